@@ -1,0 +1,125 @@
+"""Cloche runs code that nobody has read yet, safely.
+
+    result = await cloche.run("price * (1 + rate)", {"price": 80, "rate": 0.25})
+    result.value  # 100
+
+Names are loaded when they are first used: importing Cloche costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloche import sync
+    from cloche.abort import AbortController, AbortSignal
+    from cloche.errors import (
+        AbortedError,
+        ClocheError,
+        DisposedError,
+        DisposedInFlightError,
+        ExecutionError,
+        HostError,
+        InternalError,
+        InvalidCodeError,
+        InvalidRequestError,
+        MemoryExceededError,
+        OverloadedError,
+        RequestError,
+        RunError,
+        RunTimeoutError,
+        SandboxErrorCode,
+        UnavailableError,
+        ValueTooLargeError,
+        register_sandbox_error_codes,
+    )
+    from cloche.model.plan import Control, Isolation, Mount, Strength
+    from cloche.model.snippet import OutputChunk, RunOptions, SandboxOptions, SandboxResult
+    from cloche.snippets.entry import create_process_sandbox, run
+    from cloche.snippets.process import ProcessSandbox
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "AbortController": "cloche.abort",
+    "AbortSignal": "cloche.abort",
+    "AbortedError": "cloche.errors",
+    "ClocheError": "cloche.errors",
+    "Control": "cloche.model.plan",
+    "DisposedError": "cloche.errors",
+    "DisposedInFlightError": "cloche.errors",
+    "ExecutionError": "cloche.errors",
+    "HostError": "cloche.errors",
+    "InternalError": "cloche.errors",
+    "InvalidCodeError": "cloche.errors",
+    "InvalidRequestError": "cloche.errors",
+    "Isolation": "cloche.model.plan",
+    "MemoryExceededError": "cloche.errors",
+    "Mount": "cloche.model.plan",
+    "OutputChunk": "cloche.model.snippet",
+    "OverloadedError": "cloche.errors",
+    "ProcessSandbox": "cloche.snippets.process",
+    "RequestError": "cloche.errors",
+    "RunError": "cloche.errors",
+    "RunOptions": "cloche.model.snippet",
+    "RunTimeoutError": "cloche.errors",
+    "SandboxErrorCode": "cloche.errors",
+    "SandboxOptions": "cloche.model.snippet",
+    "SandboxResult": "cloche.model.snippet",
+    "Strength": "cloche.model.plan",
+    "UnavailableError": "cloche.errors",
+    "ValueTooLargeError": "cloche.errors",
+    "create_process_sandbox": "cloche.snippets.entry",
+    "register_sandbox_error_codes": "cloche.errors",
+    "run": "cloche.snippets.entry",
+}
+
+__all__ = [
+    "AbortController",
+    "AbortSignal",
+    "AbortedError",
+    "ClocheError",
+    "Control",
+    "DisposedError",
+    "DisposedInFlightError",
+    "ExecutionError",
+    "HostError",
+    "InternalError",
+    "InvalidCodeError",
+    "InvalidRequestError",
+    "Isolation",
+    "MemoryExceededError",
+    "Mount",
+    "OutputChunk",
+    "OverloadedError",
+    "ProcessSandbox",
+    "RequestError",
+    "RunError",
+    "RunOptions",
+    "RunTimeoutError",
+    "SandboxErrorCode",
+    "SandboxOptions",
+    "SandboxResult",
+    "Strength",
+    "UnavailableError",
+    "ValueTooLargeError",
+    "create_process_sandbox",
+    "register_sandbox_error_codes",
+    "run",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return import_module("cloche.sync")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cloche' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

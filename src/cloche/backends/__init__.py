@@ -1,0 +1,1 @@
+"""Makers of boxes; `base` is the contract, each other module one backend."""

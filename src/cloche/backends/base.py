@@ -1,0 +1,108 @@
+"""The contract between Cloche and whatever makes its boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloche.model.outcome import Cause, Outcome
+from cloche.model.plan import BoxPlan, Command, Isolation
+
+
+class ControlFeed(Protocol):
+    """The writing end of a command's fd 3."""
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes; dropped when the command does not read any more."""
+        ...
+
+    def close(self) -> None:
+        """Ends the stream. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Where a command's bytes go as they come; each callable must not block.
+
+    Attributes:
+        stdout, stderr: What it writes on fds 1 and 2.
+        result: What it writes on fd 4; the sink itself bounds what it keeps.
+        control: None when `Command.control` is all that fd 3 gets. Otherwise called once, with
+            the feed that takes more.
+    """
+
+    stdout: Callable[[bytes], None]
+    stderr: Callable[[bytes], None]
+    result: Callable[[bytes], None]
+    control: Callable[[ControlFeed], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedFiles:
+    """Files copied out of a box, by path relative to /workspace; what was left, and why."""
+
+    files: dict[str, bytes]
+    skipped: dict[str, str]
+
+
+class Box(Protocol):
+    """A live isolated place. One command at a time; nothing of one is left when it ends."""
+
+    async def exec(self, command: Command, *, stdin: bytes, sinks: Sinks) -> Outcome:
+        """Runs a command to its end.
+
+        Ensures: when it returns or raises, no process of the command exists; its whole
+            output has reached the sinks. When the awaiting task is cancelled, the box dies.
+
+        Raises:
+            InternalError: the box was lost, or is not what was asked (`retry_safe` tells
+                whether the command had started).
+            UnavailableError: the host refused a step of the set-up.
+        """
+        ...
+
+    @property
+    def isolation(self) -> Isolation:
+        """What was enforced on the last command, as read back before it started."""
+        ...
+
+    def kill(self, cause: Cause) -> None:
+        """Ends the command in flight, and the box, at once; its Outcome has this cause."""
+        ...
+
+    async def collect(
+        self, globs: Sequence[str], *, limit_bytes: int, limit_count: int
+    ) -> CollectedFiles:
+        """Copies regular files below /workspace that match a glob; follows no link.
+
+        Requires: no command is running.
+        """
+        ...
+
+    async def destroy(self) -> None:
+        """Ends the box; idempotent.
+
+        Ensures: no process, mount, cgroup or descriptor of the box is left.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """Makes boxes."""
+
+    name: str
+
+    async def create(self, plan: BoxPlan) -> Box:
+        """Makes a box.
+
+        Raises:
+            UnavailableError: a control that the plan asks for cannot be enforced here.
+            InternalError: the backend itself failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends every box and whatever serves them; idempotent."""
+        ...

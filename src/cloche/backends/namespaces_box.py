@@ -1,0 +1,240 @@
+"""One box of the `namespaces` backend: its channel, its cgroup, its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from cloche.backends import namespaces_command, namespaces_report
+from cloche.backends.base import CollectedFiles, Sinks
+from cloche.errors import InternalError, UnavailableError
+from cloche.linux import cgroup, files, inspection, launching, processes
+from cloche.model.outcome import Cause, Outcome
+from cloche.model.plan import BoxPlan, Command, Isolation, Scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_GUEST_ID = 1000
+_MIB = 1024 * 1024
+# What a box may hold of things that no cgroup counts; 0 namespaces: none inside a box.
+# Source: Documentation/admin-guide/sysctl/user.rst.
+_SYSCTLS = {
+    **{
+        f"user/max_{kind}_namespaces": 0
+        for kind in ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+    },
+    "user/max_inotify_instances": 16,
+    "user/max_inotify_watches": 8192,
+    "user/max_fanotify_groups": 0,
+    "user/max_fanotify_marks": 0,
+}
+# Room beside the caller's files in a sealed workspace: tmpfs rounds up to pages.
+_SEALED_SLACK_BYTES = 64 * 1024
+_GRACE_S = 1.0
+
+
+class NamespacesBox:
+    """See `backends.base.Box`. Set-up goes on while the caller sends its first command."""
+
+    def __init__(
+        self,
+        plan: BoxPlan,
+        *,
+        launcher: launching.Launcher,
+        parents: cgroup.CgroupParents,
+        host_uid: int | None,
+        program: str,
+        on_destroyed: Callable[[NamespacesBox], None],
+    ) -> None:
+        """Asks the launcher for the box.
+
+        Raises:
+            UnavailableError: the cgroup could not be made.
+            InternalError: the launcher is gone.
+        """
+        self._host_uid = host_uid
+        self._on_destroyed = on_destroyed
+        self._loop = asyncio.get_running_loop()
+        # What init says of the command in flight; `created` and `ready` are taken as they come.
+        self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
+        self.plan = plan
+        self.killed: Cause | None = None
+        self.workspace = -1
+        self.cgroup: cgroup.Cgroup | None = None
+        self._init: processes.Process | None = None
+        self._settled = asyncio.Event()  # created, or never to be
+        self._destroyed = False
+        self._isolation: Isolation | None = None
+        try:
+            if parents.folders:
+                self.cgroup = cgroup.Cgroup(parents, f"box-{secrets.token_hex(6)}", plan.limits)
+        except OSError as error:
+            raise UnavailableError(
+                f"the box's cgroup could not be made: {error}",
+                fact="cgroup-memory",
+                fix="see `cloche doctor`; is the host out of memory for cgroups?",
+            ) from error
+        self._channel = launching.BoxChannel(self._on_event)
+        try:
+            self._request(launcher, program)
+        except launching.LauncherError as error:
+            self._channel.close()
+            if self.cgroup is not None:
+                self.cgroup.destroy()
+            raise InternalError(str(error), retry_safe=True) from error
+
+    def _request(self, launcher: launching.Launcher, program: str) -> None:
+        plan, limits = self.plan, self.plan.limits
+        scratch = None
+        if plan.scratch is Scratch.SEALED:
+            pages = sum(-(-len(content) // 4096) * 4096 for content in plan.files.values())
+            inodes = 64 + sum(path.count("/") + 1 for path in plan.files)
+            scratch = {"bytes": pages + _SEALED_SLACK_BYTES, "inodes": inodes, "sealed": True}
+        elif plan.scratch is Scratch.WRITABLE:
+            scratch = {
+                "bytes": limits.scratch_mb * _MIB,
+                "inodes": limits.scratch_inodes_count,
+                "sealed": False,
+            }
+        if self._host_uid is None:
+            uids, gids = [[_GUEST_ID, os.geteuid(), 1]], [[_GUEST_ID, os.getegid(), 1]]
+        else:
+            uids = [[0, self._host_uid, 1], [_GUEST_ID, self._host_uid + 1, 1]]
+            gids = uids
+        request = {
+            "uid_map": uids,
+            "gid_map": gids,
+            "init_id": None if self._host_uid is None else 0,
+            "mounts": [[m.host_path, m.box_path, not m.unsafe_writable] for m in plan.mounts],
+            "sysctls": _SYSCTLS,
+            "scratch": scratch,
+            "seccomp": program,
+        }
+        bundle = launching.make_file_bundle(plan.files) if plan.files else None
+        groups = self.cgroup.open_procs() if self.cgroup is not None else []
+        try:
+            launcher.create(plan.environment, request, self._channel, bundle, groups)
+        finally:
+            for descriptor in [*groups, *([] if bundle is None else [bundle])]:
+                os.close(descriptor)
+
+    def _on_event(self, event: dict[str, Any] | None, descriptors: list[int], pid: int) -> None:
+        event = {"event": "lost"} if event is None else event
+        if event["event"] == "created":
+            self._init = processes.Process(event["pid"], descriptors[0])
+            self._settled.set()
+            if self.killed is not None:
+                self._init.kill()
+        elif event["event"] == "ready":
+            self.workspace = descriptors[0]
+        else:
+            self._settled.set()
+            self.events.put_nowait((event, pid))
+
+    @property
+    def uid_is_shared(self) -> bool:
+        """True when the box's init and the guest have one uid, the caller's."""
+        return self._host_uid is None
+
+    @property
+    def isolation(self) -> Isolation:
+        """See `backends.base.Box.isolation`."""
+        assert self._isolation is not None, "no command has started yet"
+        return self._isolation
+
+    def kill(self, cause: Cause) -> None:
+        """See `backends.base.Box.kill`."""
+        if self.killed is None:
+            self.killed = cause
+        if self._init is not None:
+            self._init.kill()
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        """Asks the box's init; raises InternalError when it is gone."""
+        try:
+            self._channel.send(message, descriptors)
+        except launching.LauncherError as error:
+            raise InternalError(str(error), retry_safe=True) from error
+
+    async def exec(self, command: Command, *, stdin: bytes, sinks: Sinks) -> Outcome:
+        """See `backends.base.Box.exec`."""
+        run = namespaces_command.CommandRun(self, command, stdin, sinks)
+        try:
+            return await run.finish()
+        except BaseException:
+            # Cancelled, or lost: the guest must not outlive this call.
+            self.kill(Cause.ABORTED)
+            await asyncio.shield(self.wait_dead())
+            raise
+        finally:
+            run.close()
+
+    def report(self, guest_pid: int) -> None:
+        """Reads back what holds for a command that has not started yet.
+
+        Raises:
+            InternalError: it is not what the plan asks for.
+            UnavailableError: a mechanism that `require` names is not there.
+        """
+        self._isolation = namespaces_report.read_back(
+            self.plan, guest_pid, host_uid=self._host_uid, group=self.cgroup
+        )
+
+    def measure(self) -> inspection.TreeUsage:
+        """What the box uses now, by its cgroup where it has one."""
+        if self.cgroup is not None and "cpuacct" in self.cgroup.controllers:
+            return inspection.TreeUsage(self.cgroup.peak_memory_bytes(), self.cgroup.cpu_ms())
+        if self._init is None:
+            return inspection.TreeUsage(0, 0.0)
+        scratch = self.workspace if self.plan.scratch is not Scratch.NONE else None
+        return inspection.measure_tree(self._init.pid, scratch)
+
+    async def wait_dead(self) -> None:
+        """Waits until nothing of the box lives.
+
+        Raises:
+            InternalError: it still did a second after SIGKILL.
+        """
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                await self._settled.wait()
+                if self._init is not None:
+                    await self._init.dead.wait()
+        except TimeoutError:
+            if self._init is None or not self._init.is_dead():
+                raise InternalError("a box did not die within a second of SIGKILL") from None
+
+    async def collect(
+        self, globs: Sequence[str], *, limit_bytes: int, limit_count: int
+    ) -> CollectedFiles:
+        """See `backends.base.Box.collect`."""
+        found = await asyncio.to_thread(
+            files.collect,
+            self.workspace,
+            globs,
+            limit_bytes=limit_bytes,
+            limit_count=limit_count,
+        )
+        return CollectedFiles(*found)
+
+    async def destroy(self) -> None:
+        """See `backends.base.Box.destroy`."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        self.kill(Cause.DISPOSED)
+        try:
+            await self.wait_dead()
+        finally:
+            self._channel.close()
+            if self._init is not None:
+                self._init.close()
+            if self.workspace >= 0:
+                os.close(self.workspace)
+                self.workspace = -1
+            if self.cgroup is not None and not self.cgroup.destroy():
+                self._loop.call_later(0.05, self.cgroup.destroy)
+            self._on_destroyed(self)

@@ -1,0 +1,196 @@
+"""One command in a box of the `namespaces` backend, from its pipes to its Outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from cloche.errors import InternalError, UnavailableError
+from cloche.linux import limits as kernel_limits
+from cloche.linux import processes
+from cloche.model.outcome import Cause, Outcome, Usage
+
+if TYPE_CHECKING:
+    from cloche.backends.base import Sinks
+    from cloche.backends.namespaces_box import NamespacesBox
+    from cloche.model.plan import Command
+
+_SETUP_TIMEOUT_S = 20.0
+_WATCH_INTERVAL_S = 0.02
+_GRACE_S = 1.0
+
+
+class CommandRun:
+    """The pipes, the handshake and the deadlines of one command."""
+
+    def __init__(self, box: NamespacesBox, command: Command, stdin: bytes, sinks: Sinks) -> None:
+        """Asks the box's init to hold the command ready."""
+        self._box = box
+        self._loop = asyncio.get_running_loop()
+        self._started_at: float | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._ooms_before = self._oom_kills_count()
+        guest_ends: list[int] = []
+
+        def make_pipe(*, guest_reads: bool) -> int:
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            guest_ends.append(reader if guest_reads else writer)
+            return writer if guest_reads else reader
+
+        stdin_end = make_pipe(guest_reads=True)
+        stdout_end = make_pipe(guest_reads=False)
+        stderr_end = make_pipe(guest_reads=False)
+        control_end = make_pipe(guest_reads=True)
+        result_end = make_pipe(guest_reads=False)
+        self._let_go = make_pipe(guest_reads=True)
+        self._pumps = [
+            processes.Pump(stdout_end, sinks.stdout),
+            processes.Pump(stderr_end, sinks.stderr),
+            processes.Pump(result_end, sinks.result),
+        ]
+        control = processes.Feeder(
+            control_end, command.control, keep_open=sinks.control is not None
+        )
+        self._feeders = [processes.Feeder(stdin_end, stdin), control]
+        if sinks.control is not None:
+            sinks.control(control)
+        limits = box.plan.limits
+        weighted = box.cgroup is not None and "cpu" in box.cgroup.controllers
+        try:
+            box.send(
+                {
+                    "op": "exec",
+                    "argv": command.argv,
+                    "env": dict(command.env),
+                    "cwd": command.cwd,
+                    "rlimits": kernel_limits.resource_limits(
+                        limits, uid_is_shared=box.uid_is_shared
+                    ),
+                    "nice": 0 if weighted else kernel_limits.LOW_PRIORITY,
+                },
+                guest_ends,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for descriptor in guest_ends:
+                os.close(descriptor)
+
+    def _oom_kills_count(self) -> int:
+        group = self._box.cgroup
+        if group is None or "memory" not in group.controllers:
+            return 0
+        return group.oom_kills_count()
+
+    async def finish(self) -> Outcome:
+        """Lets the command go once it is what was asked, and waits for its end."""
+        event, pid = await self._next(_SETUP_TIMEOUT_S)
+        if event["event"] == "held":
+            self._box.report(pid)
+            self._arm()
+            os.write(self._let_go, b"g")
+            event, _ = await self._next(None)
+        if event["event"] == "failed":
+            raise self._setup_error(event)
+        ended_at = time.monotonic()
+        if event["event"] == "lost":
+            await self._box.wait_dead()
+        for pump in self._pumps:
+            pump.drain()
+        return self._outcome(event, ended_at)
+
+    async def _next(self, timeout_s: float | None) -> tuple[dict[str, Any], int]:
+        try:
+            return await asyncio.wait_for(self._box.events.get(), timeout_s)
+        except TimeoutError:
+            raise InternalError("a box was not ready in time", retry_safe=True) from None
+
+    def _setup_error(self, event: dict[str, Any]) -> Exception:
+        if self._started_at is not None or event["step"] in ("exec", "working directory"):
+            return InternalError(
+                f"the command could not start: {event['message']} ({event['step']})",
+                retry_safe=True,
+            )
+        return UnavailableError(
+            f"this host refused a step of the box's set-up, `{event['step']}`: {event['message']}",
+            fact="user-namespaces",
+            fix="run `cloche doctor`, which tries each step and names what forbids it",
+        )
+
+    def _arm(self) -> None:
+        limits = self._box.plan.limits
+        self._started_at = time.monotonic()
+        self._timers.append(
+            self._loop.call_later(limits.timeout_ms / 1000, self._box.kill, Cause.WALL_TIMEOUT)
+        )
+        group = self._box.cgroup
+        if limits.cpu_time_ms is not None:
+            self._tasks.append(self._loop.create_task(self._watch_cpu(limits.cpu_time_ms)))
+        if group is None or "memory" not in group.controllers:
+            self._tasks.append(self._loop.create_task(self._watch_memory(limits.memory_mb)))
+
+    async def _watch_cpu(self, limit_ms: int) -> None:
+        cpus_count = os.cpu_count() or 1
+        start_ms = self._box.measure().cpu_ms
+        while True:
+            left_ms = limit_ms - (self._box.measure().cpu_ms - start_ms)
+            if left_ms <= 0:
+                self._box.kill(Cause.CPU_TIMEOUT)
+                return
+            # All CPUs at once cannot use up what is left in less than this.
+            await asyncio.sleep(max(0.002, left_ms / cpus_count / 1000))
+
+    async def _watch_memory(self, limit_mb: int) -> None:
+        while True:
+            if self._box.measure().memory_bytes > limit_mb * 1024 * 1024:
+                self._box.kill(Cause.MEMORY)
+                return
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    def _outcome(self, event: dict[str, Any], ended_at: float) -> Outcome:
+        measured = self._box.measure()
+        started_at = self._started_at if self._started_at is not None else ended_at
+        usage = Usage(
+            cpu_ms=round(max(measured.cpu_ms, event.get("cpu_ms", 0.0)), 3),
+            peak_memory_bytes=max(measured.memory_bytes, event.get("peak_memory_bytes", 0)),
+        )
+        exit_code = signal_number = None
+        if event["event"] == "ended":
+            code = os.waitstatus_to_exitcode(event["status"])
+            exit_code, signal_number = (code, None) if code >= 0 else (None, -code)
+        if self._oom_kills_count() > self._ooms_before:
+            cause = Cause.MEMORY
+        elif self._box.killed is not None:
+            cause = self._box.killed
+        elif event["event"] == "lost":
+            raise InternalError("the box was lost: its launcher or its init was killed")
+        else:
+            cause = Cause.EXITED if exit_code is not None else Cause.SIGNALLED
+        if cause not in (Cause.EXITED, Cause.SIGNALLED) and exit_code is None:
+            signal_number = signal_number or int(signal.SIGKILL)
+        return Outcome(
+            cause=cause,
+            exit_code=exit_code,
+            signal=signal_number,
+            duration_ms=round((ended_at - started_at) * 1000, 3),
+            usage=usage,
+        )
+
+    def close(self) -> None:
+        """Lets go of every pipe, timer and task. Idempotent."""
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for pump in self._pumps:
+            pump.close()
+        for feeder in self._feeders:
+            feeder.close()
+        if self._let_go >= 0:
+            os.close(self._let_go)
+            self._let_go = -1

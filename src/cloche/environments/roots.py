@@ -1,0 +1,175 @@
+"""The read-only roots of boxes: a runtime, its libraries, a minimal /etc and /dev.
+
+Everything is found once per process; the launcher builds a tree from it once and clones that
+for every box.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+import marshal
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+from cloche.environments.runtimes import Runtime
+from cloche.errors import UnavailableError
+from cloche.linux.libraries import find_libraries
+from cloche.model.plan import Environment
+
+GUEST_HOME = "/tmp"  # noqa: S108 — in the box
+_PACKAGE = Path(__file__).parent.parent
+_FOLDERS = (
+    "/usr/bin", "/usr/lib", "/usr/lib64", "/etc", "/dev/shm", "/proc", "/tmp", "/workspace",
+    "/opt/cloche",
+)  # fmt: skip
+_LIBRARIES = "/usr/lib64"
+_LINKS = (
+    ("/bin", "usr/bin"),
+    ("/lib", "usr/lib"),
+    ("/lib64", "usr/lib64"),
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+)
+_ETC = (
+    ("/etc/hosts", "127.0.0.1 localhost cloche\n::1 localhost cloche\n"),
+    ("/etc/passwd", f"guest:x:1000:1000::{GUEST_HOME}:/bin/false\n"),
+    ("/etc/group", "guest:x:1000:\n"),
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+)
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_PARSER_PACKAGES = ("tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript")
+_ZONES = Path("/usr/share/zoneinfo")
+# Extension modules for screens and for CPython's own tests: of no use in a box.
+_UNUSED_MODULES = ("_tkinter", "_test", "_xxtest", "_ctypes_test", "xxlimited", "nis")
+
+
+def _finish(kind: str, entries: list[tuple[str, str, str]]) -> Environment:
+    folders = [("directory", path, "") for path in _FOLDERS]
+    links = [("link", path, target) for path, target in _LINKS]
+    files = [("text", path, content) for path, content in _ETC]
+    devices = [("device", f"/dev/{name}", f"/dev/{name}") for name in _DEVICES]
+    whole = (*folders, *links, *files, *devices, *entries)
+    digest = hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:16]
+    return Environment(name=f"{kind}-{digest}", entries=whole)
+
+
+def _library_entries(binary: Path, modules: tuple[Path, ...] = ()) -> list[tuple[str, str, str]]:
+    try:
+        libraries = find_libraries(binary, modules)
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            f"the libraries of {binary.name} could not be found: {error}",
+            fact=f"runtime-{binary.name}",
+            fix="reinstall the runtime; `cloche doctor` shows which one is used",
+        ) from error
+    # One folder for all; the loader's default folders are links to it.
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    entries = [("link", f"/usr/lib/{multiarch}", _LIBRARIES)] if multiarch else []
+    entries += [("copy", f"{_LIBRARIES}/{name}", path) for name, path in libraries.paths.items()]
+    if libraries.loader is not None:
+        loader = libraries.loader
+        place = f"{_LIBRARIES}/{Path(loader).name}" if loader.startswith("/lib64/") else loader
+        entries.append(("copy", place, loader))
+    return entries
+
+
+def _guest_entries(*names: str) -> list[tuple[str, str, str]]:
+    """Cloche's own programs for the box; Python ones compiled, since that is half their start."""
+    entries = []
+    for name in names:
+        source = _PACKAGE / "guest" / name
+        if name.endswith(".py"):
+            code = compile(source.read_bytes(), f"/opt/cloche/{name}", "exec", dont_inherit=True)
+            header = importlib.util.MAGIC_NUMBER + bytes(12)
+            compiled = base64.b64encode(header + marshal.dumps(code)).decode()
+            entries.append(("data", f"/opt/cloche/{name}c", compiled))
+        entries.append(("copy", f"/opt/cloche/{name}", str(source)))
+    return entries
+
+
+@cache
+def bun_environment(runtime: Runtime) -> Environment:
+    """Bun and its libraries."""
+    return _finish(
+        "bun",
+        [
+            ("bind", "/usr/bin/bun", str(runtime.host_path)),
+            *_library_entries(runtime.host_path),
+            *_guest_entries("bun.mjs", "bun_failure.mjs", "bun_program.mjs"),
+        ],
+    )
+
+
+def _python_entries(
+    runtime: Runtime, extensions: tuple[Path, ...] = ()
+) -> list[tuple[str, str, str]]:
+    """CPython and its standard library, without anything that was installed beside it."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = Path(sysconfig.get_path("stdlib"))
+    modules = tuple(
+        path
+        for path in sorted((library / "lib-dynload").glob("*.so"))
+        if not path.name.startswith(_UNUSED_MODULES)
+    )
+    place = f"/usr/lib/{version}"
+    entries = [
+        ("bind", f"/usr/bin/{version}", str(runtime.host_path)),
+        ("link", "/usr/bin/python3", version),
+        ("link", "/usr/bin/python", version),
+        *_library_entries(runtime.host_path, modules + extensions),
+        ("bind", place, str(library)),
+    ]
+    for name in ("site-packages", "dist-packages"):
+        if (library / name).is_dir():
+            entries.append(("hide", f"{place}/{name}", ""))
+    return entries
+
+
+@cache
+def python_environment(runtime: Runtime) -> Environment:
+    """CPython, its standard library and the time zones."""
+    zones = [("directory", "/usr/share", ""), ("bind", str(_ZONES), str(_ZONES))]
+    return _finish(
+        "python",
+        [
+            *_python_entries(runtime),
+            *(zones if _ZONES.is_dir() else []),
+            *_guest_entries("python.py", "python_rare.py"),
+        ],
+    )
+
+
+@cache
+def transformer_environment(runtime: Runtime) -> Environment:
+    """CPython with the parser and Cloche's `source` package, for the transformer's box."""
+    site = "/opt/cloche/site"
+    packages = [_find_package(name) for name in _PARSER_PACKAGES]
+    extensions = tuple(path for package in packages for path in sorted(package.rglob("*.so")))
+    return _finish(
+        "transformer",
+        [
+            *_python_entries(runtime, extensions),
+            *_guest_entries("transformer.py"),
+            ("directory", site, ""),
+            ("bind", f"{site}/cloche_source", str(_PACKAGE / "source")),
+            *[("bind", f"{site}/{package.name}", str(package)) for package in packages],
+        ],
+    )
+
+
+def _find_package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise UnavailableError(
+            f"the parser {name} is not installed",
+            fact="parser",
+            fix="install Cloche again with its dependencies",
+        )
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -1,0 +1,197 @@
+"""The launcher: Cloche starts it once; it forks one box per request.
+
+Theory of operation. Cloche holds one end of a socket, the launcher the other. A
+request names a base tree and carries the box's own channel; the launcher clones
+a child into new namespaces, writes its id maps, puts it into its cgroup, and lets it
+go on to `init.run`. It answers on the box's channel with a pidfd of the box's init, so that
+Cloche can watch and kill it without help from here. Boxes die with the launcher
+(parent-death signal, lifeline pipe) and the launcher dies with Cloche (socket, pidfd).
+
+Single-threaded, standard library only, no guest input of any kind.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+
+import environment
+import init
+import syscalls
+import wire
+
+_NAMESPACES = (
+    syscalls.CLONE_NEWUSER
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+)
+
+
+class Launcher:
+    """Serves requests until Cloche goes, then kills every box and removes their cgroups."""
+
+    def __init__(self, channel: socket.socket, owner: int, cgroups: list[str]) -> None:
+        self._channel = channel
+        self._owner = owner
+        self._cgroups = cgroups
+        self._boxes: dict[int, int] = {}
+        self._broken: dict[str, str] = {}
+        self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
+        self._poller = select.poll()
+
+    def serve(self) -> None:
+        for descriptor in (self._channel.fileno(), self._owner):
+            self._poller.register(descriptor, select.POLLIN)
+        gc.collect()
+        gc.freeze()
+        while True:
+            for descriptor, _ in self._poller.poll():
+                if descriptor in self._boxes:
+                    self._reap(descriptor)
+                elif descriptor == self._owner or not self._take():
+                    self._finish()
+                    return
+
+    def _take(self) -> bool:
+        message, descriptors = wire.receive(self._channel)
+        if message is None:
+            return False
+        if message["op"] == "environment":
+            try:
+                environment.build(message["id"], message["entries"])
+            except OSError as error:
+                self._broken[message["id"]] = f"{error.strerror} {error.filename or ''}".strip()
+        elif message["op"] == "create":
+            self._create(message, descriptors)
+        return True
+
+    def _create(self, plan: dict, descriptors: list[int]) -> None:
+        channel = socket.socket(fileno=descriptors[0])
+        files = descriptors[1] if plan["has_files"] else None
+        groups = descriptors[2 if plan["has_files"] else 1 :]
+        event: dict = {"event": "failed", "step": "environment", "errno": 0}
+        pidfd = -1
+        try:
+            if plan["environment"] in self._broken:
+                event["message"] = self._broken[plan["environment"]]
+            else:
+                event["step"] = "clone"
+                pid, pidfd = self._fork(channel, plan, files, groups)
+                event = {"event": "created", "pid": pid}
+        except OSError as error:
+            event["errno"] = error.errno
+            event["message"] = f"{error.strerror} {error.filename or ''}".strip()
+        try:
+            wire.send(channel, event, [pidfd] if pidfd >= 0 else [])
+        except OSError:
+            pass  # Cloche has let go of this box already; its init notices by itself
+        channel.close()
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+
+    def _fork(
+        self, channel: socket.socket, plan: dict, files: int | None, groups: list[int]
+    ) -> tuple[int, int]:
+        hold, let_go = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid, pidfd = syscalls.clone(_NAMESPACES)
+            if pid == 0:
+                try:
+                    kept = [channel.fileno(), self._lifeline, hold]
+                    syscalls.close_all_but(kept if files is None else [*kept, files])
+                    if os.read(hold, 1) == b"g":
+                        os.close(hold)
+                        init.run(channel, self._lifeline, plan, files)
+                finally:
+                    os._exit(0)
+            self._boxes[pidfd] = pid
+            self._poller.register(pidfd, select.POLLIN)
+            try:
+                self._map_ids(pid, plan)
+                for group in groups:
+                    os.write(group, str(pid).encode())
+            except OSError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+            os.write(let_go, b"g")
+        finally:
+            os.close(hold)
+            os.close(let_go)
+        return pid, pidfd
+
+    def _map_ids(self, pid: int, plan: dict) -> None:
+        base = f"{environment.HOST}/proc/{pid}"
+        if plan["init_id"] is None:
+            _write(f"{base}/setgroups", "deny")
+        for name in ("uid_map", "gid_map"):
+            _write(f"{base}/{name}", "\n".join(" ".join(map(str, line)) for line in plan[name]))
+
+    def _reap(self, pidfd: int) -> None:
+        self._poller.unregister(pidfd)
+        os.waitpid(self._boxes.pop(pidfd), 0)
+        os.close(pidfd)
+
+    def _finish(self) -> None:
+        """Cloche is gone: leave no process and no cgroup."""
+        for pid in self._boxes.values():
+            os.kill(pid, signal.SIGKILL)
+        for pidfd in list(self._boxes):
+            self._reap(pidfd)
+        for parent in self._cgroups:
+            folder = environment.HOST + parent
+            try:
+                for name in os.listdir(folder):
+                    if os.path.isdir(f"{folder}/{name}"):
+                        os.rmdir(f"{folder}/{name}")
+                os.rmdir(folder)
+            except OSError:
+                continue
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """`launcher SOCKET_DESCRIPTOR OWNER_PID [CGROUP_DIRECTORY…]`."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    owner = os.pidfd_open(int(sys.argv[2]))
+    channel.set_inheritable(False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # Cloche's end ends it, nothing else does
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        if uid == 0:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        else:
+            syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/uid_map", f"{uid} {uid} 1")
+            _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        environment.enter_private_root()
+    except OSError as error:
+        wire.send(
+            channel,
+            {
+                "event": "failed",
+                "step": "launcher",
+                "errno": error.errno,
+                "message": f"{error.strerror} {error.filename or ''}".strip(),
+            },
+            [],
+        )
+        return
+    wire.send(channel, {"event": "serving"}, [])
+    Launcher(channel, owner, sys.argv[3:]).serve()
+
+
+main()

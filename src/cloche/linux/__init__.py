@@ -1,0 +1,1 @@
+"""Everything that touches the kernel: cgroups, seccomp, files by descriptor, processes, probes."""

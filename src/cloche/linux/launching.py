@@ -1,0 +1,217 @@
+"""Cloche's end of the launcher: starting it, asking it for boxes, talking with a box's init.
+
+The messages are those of `launcher/wire.py`; the launcher is an island, so its few lines of
+framing are stated here again rather than imported.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from cloche.model.plan import Environment
+
+LAUNCHER = Path(__file__).parent.parent / "launcher"
+MESSAGE_LIMIT_BYTES = 256 * 1024
+_DESCRIPTOR_LIMIT = 4
+_START_TIMEOUT_S = 20.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+class LauncherError(Exception):
+    """The launcher could not be started or is gone."""
+
+
+def _send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    data = json.dumps(message, separators=(",", ":")).encode()
+    if len(data) > MESSAGE_LIMIT_BYTES:
+        raise LauncherError(f"a request of {len(data)} bytes is over {MESSAGE_LIMIT_BYTES}")
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+    try:
+        channel.sendmsg([data], [rights] if descriptors else [], socket.MSG_NOSIGNAL)
+    except OSError as error:
+        raise LauncherError(f"the launcher is gone ({error.strerror})") from error
+
+
+def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int], int]:
+    """One message: (message or None at the end, descriptors, the sender's pid)."""
+    space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
+    try:
+        data, ancillary, _, _ = channel.recvmsg(MESSAGE_LIMIT_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return None, [], 0
+    descriptors = array.array("i")
+    pid = 0
+    for level, kind, payload in ancillary:
+        if level != socket.SOL_SOCKET:
+            continue
+        if kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) // 4 * 4])
+        elif kind == socket.SCM_CREDENTIALS:
+            pid = _CREDENTIALS.unpack_from(payload)[0]
+    return (json.loads(data) if data else None), descriptors.tolist(), pid
+
+
+def make_file_bundle(files: Mapping[str, bytes]) -> int:
+    """A memory file with the caller's files, as the box's init reads it (`init._lay_files`)."""
+    descriptor = os.memfd_create("cloche-files", os.MFD_CLOEXEC)
+    header = json.dumps([[path, len(content)] for path, content in files.items()]).encode()
+    with open(descriptor, "wb", closefd=False) as writer:
+        writer.write(struct.pack(">I", len(header)) + header)
+        for content in files.values():
+            writer.write(content)
+    return descriptor
+
+
+class BoxChannel:
+    """Talks with one box: events come by callback, on the loop that made it.
+
+    Args:
+        on_event: Called with (event, descriptors, sender's pid as the kernel vouches for it);
+            event None means that the other side is gone.
+    """
+
+    def __init__(self, on_event: Callable[[dict[str, Any] | None, list[int], int], None]) -> None:
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._ours.setblocking(False)
+        for end in (self._ours, self.theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_LIMIT_BYTES)
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        while self._ours.fileno() >= 0:
+            try:
+                message, descriptors, pid = _receive(self._ours)
+            except BlockingIOError:
+                return
+            if message is None:
+                self.close()
+            self._on_event(message, descriptors, pid)
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Raises LauncherError when the box is gone."""
+        if self._ours.fileno() < 0:
+            raise LauncherError("the box is gone")
+        _send(self._ours, message, descriptors)
+
+    def close(self) -> None:
+        """Lets go; the box's init ends when nobody holds this end. Idempotent."""
+        if self._ours.fileno() >= 0:
+            self._loop.remove_reader(self._ours)
+            self._ours.close()
+        self.theirs.close()
+
+
+class Launcher:
+    """The launcher's process. Thread-safe; start it once, ask it for any number of boxes."""
+
+    def __init__(self, cgroup_folders: Iterable[Path]) -> None:
+        """Starts the launcher and waits until it serves.
+
+        Raises:
+            LauncherError: with what the launcher or the kernel said.
+        """
+        self._lock = threading.Lock()
+        self._environments: set[str] = set()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — lives as long as the launcher
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_LIMIT_BYTES)
+        folders = [str(folder) for folder in cgroup_folders]
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-B",
+                    str(LAUNCHER),
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    *folders,
+                ],
+                env={},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a terminal's Ctrl-C is for Cloche, not for boxes
+            )
+        except OSError as error:
+            raise LauncherError(f"cannot start the launcher: {error}") from error
+        finally:
+            theirs.close()
+        self._channel.settimeout(_START_TIMEOUT_S)
+        try:
+            message, _, _ = _receive(self._channel)
+        except TimeoutError:
+            message = None
+        self._channel.settimeout(None)
+        if message is None or message["event"] != "serving":
+            told = message["message"] if message else self._last_words()
+            self.close()
+            raise LauncherError(told or "the launcher ended without a word")
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-2000:]
+
+    @property
+    def pid(self) -> int:
+        """The launcher's process."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """False once the launcher's process has ended."""
+        return self._process.poll() is None
+
+    def create(
+        self,
+        environment: Environment,
+        plan: Mapping[str, Any],
+        channel: BoxChannel,
+        files: int | None,
+        groups: Sequence[int],
+    ) -> None:
+        """Asks for a box; what becomes of it arrives on `channel`.
+
+        Raises:
+            LauncherError: the launcher is gone; no box was made.
+        """
+        request = {"op": "create", "environment": environment.name, "has_files": files is not None}
+        descriptors = [channel.theirs.fileno(), *([] if files is None else [files]), *groups]
+        with self._lock:
+            if environment.name not in self._environments:
+                entries = {"op": "environment", "id": environment.name}
+                _send(self._channel, {**entries, "entries": environment.entries}, ())
+                self._environments.add(environment.name)
+            _send(self._channel, {**request, **plan}, descriptors)
+        channel.theirs.close()
+
+    def close(self) -> None:
+        """Ends the launcher, which ends its boxes and removes their cgroups. Idempotent."""
+        with self._lock:
+            self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()

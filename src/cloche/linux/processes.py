@@ -1,0 +1,143 @@
+"""Pipes and processes of a box, watched from an asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CHUNK_BYTES = 256 * 1024
+
+
+class Pump:
+    """Reads a pipe as its bytes come; `done` is set at the end of the pipe."""
+
+    def __init__(self, descriptor: int, sink: Callable[[bytes], None]) -> None:
+        self._descriptor = descriptor
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self.done = asyncio.Event()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if chunk:
+            self._sink(chunk)
+        else:
+            self.close()
+
+    def drain(self) -> None:
+        """Reads all that is there now. After the last writer's death that is the rest."""
+        while not self.done.is_set():
+            before = self._descriptor
+            try:
+                chunk = os.read(before, _CHUNK_BYTES)
+            except OSError:
+                break
+            if not chunk:
+                break
+            self._sink(chunk)
+        self.close()
+
+    def close(self) -> None:
+        """Stops reading and closes the pipe; idempotent."""
+        if not self.done.is_set():
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self.done.set()
+
+
+class Feeder:
+    """Writes bytes into a pipe as the reader takes them.
+
+    Without `keep_open` the pipe is closed after the first bytes; with it, `write` adds more until
+    `close`.
+    """
+
+    def __init__(self, descriptor: int, data: bytes, *, keep_open: bool = False) -> None:
+        self._descriptor = descriptor
+        self._data = memoryview(data)
+        self._loop = asyncio.get_running_loop()
+        self._keep_open = keep_open
+        self._waiting = False
+        os.set_blocking(descriptor, False)
+        self._flush()
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes; dropped when the reader is gone."""
+        if self._descriptor >= 0:
+            self._data = memoryview(bytes(self._data) + data)
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._data:
+                self._data = self._data[os.write(self._descriptor, self._data) :]
+        except BlockingIOError:
+            if not self._waiting:
+                self._waiting = True
+                self._loop.add_writer(self._descriptor, self._flush)
+            return
+        except OSError:  # the reader closed its end: its right
+            self.close()
+            return
+        self._stop_waiting()
+        if not self._keep_open:
+            self.close()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._descriptor)
+
+    def close(self) -> None:
+        """Stops writing and closes the pipe; idempotent."""
+        if self._descriptor >= 0:
+            self._stop_waiting()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Process:
+    """A process held by its pidfd, so that its pid cannot be taken by another."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._loop = asyncio.get_running_loop()
+        self.dead = asyncio.Event()
+        self._loop.add_reader(pidfd, self._on_death)
+
+    def _on_death(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self.dead.set()
+
+    def kill(self) -> None:
+        """SIGKILL; no error when it is gone already."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def is_dead(self) -> bool:
+        """Asks the kernel now, without the loop."""
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Lets go of the pidfd. Idempotent."""
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1

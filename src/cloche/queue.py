@@ -1,0 +1,65 @@
+"""One bounded queue in front of a number of slots; first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cloche.errors import OverloadedError
+
+
+class SlotQueue:
+    """Hands out slots in order of arrival. Belongs to one event loop."""
+
+    def __init__(self, slots_count: int, max_pending: int) -> None:
+        """A queue with that many slots, and that many places to wait."""
+        self._free = slots_count
+        self._max_pending = max_pending
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def slot(self, timeout_ms: int) -> AsyncIterator[None]:
+        """Holds a slot.
+
+        Raises:
+            OverloadedError: no place to wait, or the wait took longer than `timeout_ms`.
+        """
+        await self._acquire(timeout_ms)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, timeout_ms: int) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        if len(self._waiting) >= self._max_pending:
+            raise OverloadedError(
+                f"{len(self._waiting)} runs are waiting already (max_pending); retry later",
+                retry_safe=True,
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await asyncio.wait_for(asyncio.shield(turn), timeout_ms / 1000)
+        except BaseException as error:
+            if turn.done():  # the slot came in the same instant: pass it on
+                self._release()
+            else:
+                turn.cancel()
+                self._waiting.remove(turn)
+            if isinstance(error, TimeoutError):
+                raise OverloadedError(
+                    f"no slot was free within {timeout_ms} ms (queue_timeout_ms); retry later",
+                    retry_safe=True,
+                ) from None
+            raise
+
+    def _release(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._free += 1

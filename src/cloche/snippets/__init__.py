@@ -1,0 +1,1 @@
+"""Snippets and programs: from a caller's code to its result."""

@@ -1,0 +1,284 @@
+"""The process sandbox: a fresh box for every run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from cloche.admission import admit
+from cloche.backends.base import Box, Sinks
+from cloche.errors import DisposedError, InvalidRequestError, SandboxErrorCode
+from cloche.frames import NONCE_BYTES, ResultReader
+from cloche.linux.probe import probe_host
+from cloche.model.outcome import Cause, Outcome, Usage
+from cloche.model.plan import Isolation
+from cloche.model.snippet import RuntimeInfo, SandboxOptions, SandboxResult
+from cloche.queue import SlotQueue
+from cloche.snippets import commands
+from cloche.snippets.context import check_context
+from cloche.snippets.output import OutputRecorder
+from cloche.snippets.transformer import Module, Refusal, Transformer
+from cloche.snippets.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloche.backends.base import Backend, CollectedFiles
+    from cloche.environments.runtimes import Runtime
+    from cloche.model.plan import BoxPlan
+    from cloche.model.snippet import RunFields, RunOptions
+
+_CODE_LIMIT_BYTES = 8 * 1024 * 1024
+_COLLECT_LIMIT_BYTES = 64 * 1024 * 1024
+_COLLECT_LIMIT_COUNT = 1_000
+# Two runs per CPU: one computes while the other is set up or torn down.
+_SLOTS_COUNT = 2 * (os.cpu_count() or 1)
+
+
+class ProcessSandbox:
+    """Runs each snippet or program in a box of its own. Belongs to one event loop."""
+
+    def __init__(self, options: SandboxOptions, backend: Backend) -> None:
+        """Starts nothing yet; see `cloche.create_process_sandbox`."""
+        self._options = options
+        self._backend = backend
+        self._facts = probe_host()
+        self._queue = SlotQueue(_SLOTS_COUNT, options.max_pending)
+        self._transformer = Transformer(backend)
+        self._boxes: set[Box] = set()
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._disposed = False
+
+    async def __aenter__(self) -> Self:
+        """Starts what JavaScript and TypeScript snippets need beforehand."""
+        if self._options.language != "python" and self._options.mode == "snippet":
+            await self._transformer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disposes."""
+        await self.dispose()
+
+    async def dispose(self) -> None:
+        """Ends the runs in flight (as SANDBOX_DISPOSED), leaves nothing. Idempotent."""
+        self._disposed = True
+        for box in list(self._boxes):
+            box.kill(Cause.DISPOSED)
+        while others := self._in_flight - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        await self._transformer.close()
+        await self._backend.close()
+
+    async def run(
+        self,
+        code: str,
+        context: Mapping[str, Any] | None = None,
+        options: RunOptions | None = None,
+        **fields: Unpack[RunFields],
+    ) -> SandboxResult:
+        """Runs code to its result.
+
+        Args:
+            code: A snippet, or a program's main module (`mode`).
+            context: JSON values by name: globals of a snippet.
+            options: Fields that differ from the sandbox's.
+            **fields: The same by keyword; these win.
+
+        Returns:
+            What became of it: what the code did is never raised.
+
+        Raises:
+            InvalidRequestError: a field, the context or the language; nothing was started.
+            UnavailableError: this host cannot enforce what was asked.
+            OverloadedError: the queue is full or the wait in it too long.
+            DisposedError: the sandbox is disposed.
+            InternalError: Cloche's own failure.
+
+        Ensures: no process of the run exists and nothing that it wrote is left, also when the
+            awaiting task is cancelled.
+        """
+        if self._disposed:
+            raise DisposedError("the sandbox is disposed; create another one", retry_safe=True)
+        given = {**(options.given if options is not None else {}), **fields}
+        run = _Run(self, code, context, self._options.override(given))
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_flight.add(task)
+        try:
+            return await run.finish()
+        finally:
+            self._in_flight.discard(task)
+
+
+class _Run:
+    """One run, from its request to its result."""
+
+    def __init__(
+        self,
+        sandbox: ProcessSandbox,
+        code: str,
+        context: Mapping[str, Any] | None,
+        options: SandboxOptions,
+    ) -> None:
+        """Checks everything that can be checked before a slot is taken."""
+        self._sandbox = sandbox
+        self._options = options
+        self._code = _check_code(code)
+        if context and options.mode == "program":
+            raise InvalidRequestError("context: a program has none; use stdin, args or files")
+        if options.args and options.mode == "snippet":
+            raise InvalidRequestError("args: a snippet has none; use the context")
+        self._context = check_context(context, options.language)
+        self._runtime: Runtime = commands.choose_runtime(options)
+        self._plan: BoxPlan = admit(
+            options,
+            commands.environment_of(self._runtime),
+            commands.files_of(self._code, options),
+            sandbox._facts,
+        )
+        self._run_id = secrets.token_hex(16)
+        self._started_at = 0.0
+        self._output = OutputRecorder(
+            options.output_limit_bytes,
+            options.on_output,
+            lambda: time.monotonic() - self._started_at,
+        )
+
+    async def finish(self) -> SandboxResult:
+        signal = self._options.signal
+        if signal is not None and signal.aborted:
+            return self._nothing(SandboxErrorCode.ABORTED, "the signal had fired already")
+        queued_at = time.monotonic()
+        async with self._sandbox._queue.slot(self._options.queue_timeout_ms):
+            queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
+            if self._sandbox._disposed:
+                return self._nothing(SandboxErrorCode.DISPOSED, "the sandbox was disposed")
+            module: Module | None = None
+            if self._options.mode == "snippet" and self._options.language != "python":
+                transformed = await self._sandbox._transformer.transform(
+                    self._code, self._options.language
+                )
+                if isinstance(transformed, Refusal):
+                    return self._refused(transformed, queue_ms)
+                module = transformed
+            if signal is not None and signal.aborted:
+                return self._nothing(SandboxErrorCode.ABORTED, "the signal fired before the start")
+            return await self._run_in_box(module, queue_ms)
+
+    async def _run_in_box(self, module: Module | None, queue_ms: float) -> SandboxResult:
+        options = self._options
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        reader = ResultReader(nonce, options.value_limit_bytes)
+        command = commands.build_command(
+            self._code, self._context, options, nonce=nonce, module=module
+        )
+        stdin = options.stdin.encode() if isinstance(options.stdin, str) else options.stdin
+        sinks = Sinks(self._output.stdout, self._output.stderr, reader.feed)
+        box = await self._sandbox._backend.create(self._plan)
+        self._sandbox._boxes.add(box)
+        loop = asyncio.get_running_loop()
+
+        def abort() -> None:
+            loop.call_soon_threadsafe(box.kill, Cause.ABORTED)
+
+        if options.signal is not None:
+            options.signal.subscribe(abort)
+        if self._sandbox._disposed:
+            box.kill(Cause.DISPOSED)
+        collected: CollectedFiles | None = None
+        try:
+            self._started_at = time.monotonic()
+            outcome = await box.exec(command, stdin=stdin, sinks=sinks)
+            isolation = box.isolation
+            if options.collect:
+                collected = await box.collect(
+                    options.collect,
+                    limit_bytes=_COLLECT_LIMIT_BYTES,
+                    limit_count=_COLLECT_LIMIT_COUNT,
+                )
+        finally:
+            if options.signal is not None:
+                options.signal.unsubscribe(abort)
+            self._sandbox._boxes.discard(box)
+            await asyncio.shield(box.destroy())
+        self._output.finish()
+        if self._output.callback_error is not None:
+            raise self._output.callback_error
+        return self._result(
+            judge(outcome, reader, options),
+            outcome,
+            isolation,
+            queue_ms,
+            {} if collected is None else collected.files,
+        )
+
+    def _nothing(self, code: SandboxErrorCode, error: str) -> SandboxResult:
+        """A result of a run that was not started."""
+        cause = Cause.ABORTED if code is SandboxErrorCode.ABORTED else Cause.DISPOSED
+        outcome = Outcome(cause, None, None, 0.0, Usage(0.0, 0))
+        return self._result(Verdict(code, error), outcome, _no_isolation(), 0.0, {})
+
+    def _refused(self, refusal: Refusal, queue_ms: float) -> SandboxResult:
+        verdict = Verdict(
+            SandboxErrorCode.INVALID_CODE, refusal.message, line=refusal.line, column=refusal.column
+        )
+        outcome = Outcome(Cause.EXITED, None, None, 0.0, Usage(0.0, 0))
+        return self._result(verdict, outcome, _no_isolation(), queue_ms, {})
+
+    def _result(
+        self,
+        verdict: Verdict,
+        outcome: Outcome,
+        isolation: Isolation,
+        queue_ms: float,
+        files: Mapping[str, bytes],
+    ) -> SandboxResult:
+        output = self._output
+        return SandboxResult(
+            ok=verdict.code is None,
+            value=verdict.value,
+            stdout=output.text("stdout"),
+            stderr=output.text("stderr"),
+            output=output.interleaved(),
+            duration_ms=outcome.duration_ms,
+            queue_ms=queue_ms,
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            error=verdict.error,
+            error_code=verdict.code,
+            error_line=verdict.line,
+            error_column=verdict.column,
+            error_stack=verdict.stack,
+            stdout_bytes=output.total_bytes("stdout"),
+            stderr_bytes=output.total_bytes("stderr"),
+            stdout_truncated=output.truncated("stdout"),
+            stderr_truncated=output.truncated("stderr"),
+            files=MappingProxyType(dict(files)),
+            denied=(),
+            usage=outcome.usage,
+            runtime=RuntimeInfo(self._runtime.name, self._runtime.version),
+            isolation=isolation,
+            warm=False,
+            run_id=self._run_id,
+        )
+
+
+def _no_isolation() -> Isolation:
+    """Of a run for which no box was made."""
+    return Isolation("none", MappingProxyType({}))
+
+
+def _check_code(code: Any) -> str:
+    if not isinstance(code, str):
+        raise InvalidRequestError(f"code: must be str, not {type(code).__name__}")
+    try:
+        size = len(code.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequestError("code: has a lone surrogate") from None
+    if size > _CODE_LIMIT_BYTES:
+        raise InvalidRequestError(f"code: {size} bytes, over the limit of {_CODE_LIMIT_BYTES}")
+    return code

@@ -1,0 +1,185 @@
+"""The transformer's box: JavaScript and TypeScript snippets in, modules out.
+
+One box per trust domain, kept between runs; the service in it reads every text in a fork of its
+own (`guest/transformer.py`). A cold start is paid once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloche.backends.base import ControlFeed, Sinks
+from cloche.environments import roots, runtimes
+from cloche.errors import ClocheError, InternalError, UnavailableError
+from cloche.frames import FrameError, decode_json, encode_request
+from cloche.model.outcome import Cause
+from cloche.model.plan import BoxPlan, Command
+from cloche.model.policy import MAX_TIMEOUT_MS, Limits
+
+if TYPE_CHECKING:
+    from cloche.backends.base import Backend, Box
+
+_ANSWER_LIMIT_BYTES = 256 * 1024 * 1024
+_ANSWER_TIMEOUT_S = 10.0
+_LIMITS = Limits(timeout_ms=MAX_TIMEOUT_MS, memory_mb=512, pids_count=8)
+_ARGV = ("/usr/bin/python3", "-I", "-S", "-B", "/opt/cloche/transformer.pyc")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A snippet as a module; the fields are those of `cloche.source.Transformed`."""
+
+    code: str
+    map: dict[str, Any]
+    imports: list[Any]
+    check: str | None
+    suspect: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A snippet that is not run: why, and where in the caller's text."""
+
+    message: str
+    line: int | None
+    column: int | None
+
+
+class Transformer:
+    """Asks the box. Belongs to one event loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Starts nothing yet."""
+        self._backend = backend
+        self._box: Box | None = None
+        self._feed: ControlFeed | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._buffer = bytearray()
+
+    async def start(self) -> None:
+        """Starts the box where none is running."""
+        async with self._starting:
+            if self._feed is not None:
+                return
+            runtime = runtimes.find_runtime("python")
+            if runtime is None:
+                raise UnavailableError(
+                    "the transformer needs CPython",
+                    fact="runtime-python",
+                    fix="run Cloche on CPython 3.11 or later",
+                )
+            plan = BoxPlan(roots.transformer_environment(runtime), _LIMITS)
+            self._box = await self._backend.create(plan)
+            started = asyncio.get_running_loop().create_future()
+            sinks = Sinks(_drop, _drop, self._take, started.set_result)
+            self._buffer.clear()
+            self._serving = asyncio.create_task(self._serve(self._box, sinks))
+            self._feed = await started
+
+    async def _serve(self, box: Box, sinks: Sinks) -> None:
+        reason = "the transformer's box ended"
+        try:
+            outcome = await box.exec(
+                Command(_ARGV, env={"LANG": "C.UTF-8"}), stdin=b"", sinks=sinks
+            )
+            reason += f" ({outcome.cause}, exit code {outcome.exit_code})"
+        except ClocheError as error:
+            reason = error.message
+        finally:
+            self._feed = None
+            for future in self._pending.values():
+                if not future.done():
+                    future.set_exception(InternalError(reason, retry_safe=True))
+            self._pending.clear()
+            await box.destroy()
+
+    def _take(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "big")
+            if length > _ANSWER_LIMIT_BYTES:
+                self._kill()
+                return
+            if len(self._buffer) < 4 + length:
+                return
+            body = bytes(self._buffer[4 : 4 + length])
+            del self._buffer[: 4 + length]
+            try:
+                answer = decode_json(body)
+                future = self._pending.pop(answer["id"])
+            except (FrameError, KeyError, TypeError):
+                self._kill()
+                return
+            if not future.done():
+                future.set_result(answer)
+
+    def _kill(self) -> None:
+        if self._box is not None:
+            self._box.kill(Cause.ABORTED)
+
+    async def transform(self, code: str, language: str) -> Module | Refusal:
+        """Turns a snippet into a module.
+
+        Raises:
+            InternalError: the box was lost twice.
+            UnavailableError: it cannot be made.
+        """
+        try:
+            answer = await self._ask(code, language)
+        except InternalError:
+            answer = await self._ask(code, language)  # its box may have died of a neighbour's text
+        try:
+            if answer["ok"] is True:
+                return Module(
+                    str(answer["code"]),
+                    dict(answer["map"]),
+                    list(answer["imports"]),
+                    None if answer["check"] is None else str(answer["check"]),
+                    None if answer["suspect"] is None else list(answer["suspect"]),
+                )
+            return Refusal(
+                str(answer["message"])[:8192],
+                _position(answer["line"]),
+                _position(answer["column"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InternalError("the transformer's answer is malformed", retry_safe=True) from error
+
+    async def _ask(self, code: str, language: str) -> dict[str, Any]:
+        await self.start()
+        feed = self._feed
+        if feed is None:
+            raise InternalError("the transformer's box ended", retry_safe=True)
+        identity = next(self._ids)
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._pending[identity] = future
+        feed.write(encode_request({"id": identity, "code": code, "language": language}))
+        try:
+            return await asyncio.wait_for(future, _ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            self._kill()
+            raise InternalError("the transformer does not answer", retry_safe=True) from None
+
+    async def close(self) -> None:
+        """Ends the box. Idempotent."""
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        self._kill()
+        with contextlib.suppress(ClocheError, asyncio.CancelledError):
+            await serving
+
+
+def _drop(_: bytes) -> None:
+    """The service itself prints nothing; a subverted one is not listened to."""
+
+
+def _position(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None

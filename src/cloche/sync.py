@@ -1,0 +1,97 @@
+"""The same functions without `await`, on one background loop; works in a notebook too.
+
+cloche.sync.run("sum(xs)", {"xs": [1, 2, 3]}, language="python").value  # 6
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from cloche.model.snippet import RunOptions, SandboxOptions
+from cloche.snippets import entry
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from cloche.model.snippet import RunFields, SandboxFields, SandboxResult
+    from cloche.snippets.process import ProcessSandbox
+
+_T = TypeVar("_T")
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="cloche-sync", daemon=True).start()
+            _loop = loop
+        return _loop
+
+
+def _wait(work: Coroutine[Any, Any, _T]) -> _T:
+    """Waits for work on the background loop; Ctrl-C cancels it and waits for its end."""
+    future = asyncio.run_coroutine_threadsafe(work, _background_loop())
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        concurrent.futures.wait([future])
+        raise
+
+
+class SyncProcessSandbox:
+    """A `ProcessSandbox` without `await`; thread-safe."""
+
+    def __init__(self, sandbox: ProcessSandbox) -> None:
+        """See `cloche.sync.create_process_sandbox`."""
+        self._sandbox = sandbox
+
+    def __enter__(self) -> Self:
+        """Starts what the sandbox needs beforehand."""
+        _wait(self._sandbox.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disposes."""
+        self.dispose()
+
+    def run(
+        self,
+        code: str,
+        context: Mapping[str, Any] | None = None,
+        options: RunOptions | None = None,
+        **fields: Unpack[RunFields],
+    ) -> SandboxResult:
+        """See `ProcessSandbox.run`."""
+        return _wait(self._sandbox.run(code, context, options, **fields))
+
+    def dispose(self) -> None:
+        """See `ProcessSandbox.dispose`."""
+        _wait(self._sandbox.dispose())
+
+
+def create_process_sandbox(
+    options: SandboxOptions | None = None, **fields: Unpack[SandboxFields]
+) -> SyncProcessSandbox:
+    """See `cloche.create_process_sandbox`."""
+
+    async def create() -> ProcessSandbox:
+        return entry.create_process_sandbox(options, **fields)
+
+    return SyncProcessSandbox(_wait(create()))
+
+
+def run(
+    code: str,
+    context: Mapping[str, Any] | None = None,
+    options: RunOptions | None = None,
+    **fields: Unpack[RunFields],
+) -> SandboxResult:
+    """See `cloche.run`."""
+    return _wait(entry.run(code, context, options, **fields))
