@@ -18,6 +18,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=src/cloche/launcher $(BIN)/mypy --config-file= --strict --explicit-package-bases src/cloche/launcher/*.py
 	$(BIN)/lint-imports --no-cache
 
 test: $(READY)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloche import sync
-    from cloche.abort import AbortController, AbortSignal
     from cloche.errors import (
         AbortedError,
         ClocheError,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         ValueTooLargeError,
         register_sandbox_error_codes,
     )
+    from cloche.model.abort import AbortController, AbortSignal
     from cloche.model.plan import Control, Isolation, Mount, Strength
     from cloche.model.snippet import OutputChunk, RunOptions, SandboxOptions, SandboxResult
     from cloche.snippets.entry import create_process_sandbox, run
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "AbortController": "cloche.abort",
-    "AbortSignal": "cloche.abort",
+    "AbortController": "cloche.model.abort",
+    "AbortSignal": "cloche.model.abort",
     "AbortedError": "cloche.errors",
     "ClocheError": "cloche.errors",
     "Control": "cloche.model.plan",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloche.errors import InvalidRequestError, UnavailableError
@@ -129,7 +130,7 @@ def _check_room(files: Mapping[str, bytes], limits: Limits) -> None:
 def _check_mounts(mounts: Iterable[Mount]) -> None:
     for mount in mounts:
         try:
-            status = os.stat(mount.host_path)
+            status = Path(mount.host_path).stat()
         except OSError as error:
             raise InvalidRequestError(
                 f"mounts: {mount.host_path}: {error.strerror}", retry_safe=True

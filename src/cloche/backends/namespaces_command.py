@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +171,7 @@ class CommandRun:
         else:
             cause = Cause.EXITED if exit_code is not None else Cause.SIGNALLED
         if cause not in (Cause.EXITED, Cause.SIGNALLED) and exit_code is None:
-            signal_number = signal_number or int(signal.SIGKILL)
+            signal_number = signal_number or processes.SIGKILL
         return Outcome(
             cause=cause,
             exit_code=exit_code,

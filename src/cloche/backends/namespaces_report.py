@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cloche.linux.cgroup import Cgroup
 
-_WRITABLE_PLACES = frozenset({"/workspace", "/tmp", "/dev/shm"})  # noqa: S108
+_WRITABLE_PLACES = frozenset({"/workspace", "/tmp", "/dev/shm"})
 _FIXES = {
     "memory": "run where a memory cgroup is writable (as root, or with systemd's Delegate=yes)",
     "pids": "run where a pids cgroup is writable (as root, or with systemd's Delegate=yes)",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloche.abort import AbortController
 from cloche.cli.terminal import make_visible
 from cloche.errors import InvalidRequestError, SandboxErrorCode, UnavailableError
 from cloche.linux import interrupts
+from cloche.model.abort import AbortController
 
 if TYPE_CHECKING:
     from cloche.model.snippet import SandboxResult, Stream

@@ -21,7 +21,7 @@ from cloche.errors import UnavailableError
 from cloche.linux.libraries import find_libraries
 from cloche.model.plan import Environment
 
-GUEST_HOME = "/tmp"  # noqa: S108 — in the box
+GUEST_HOME = "/tmp"
 _PACKAGE = Path(__file__).parent.parent
 _FOLDERS = (
     "/usr/bin", "/usr/lib", "/usr/lib64", "/etc", "/dev/shm", "/proc", "/tmp", "/workspace",

@@ -10,6 +10,8 @@ Cloche can watch and kill it without help from here. Boxes die with the launcher
 Single-threaded, standard library only, no guest input of any kind.
 """
 
+from __future__ import annotations
+
 import gc
 import os
 import select
@@ -21,6 +23,10 @@ import environment
 import init
 import syscalls
 import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NAMESPACES = (
     syscalls.CLONE_NEWUSER
@@ -40,11 +46,12 @@ class Launcher:
         self._owner = owner
         self._cgroups = cgroups
         self._boxes: dict[int, int] = {}
-        self._broken: dict[str, str] = {}
+        self._broken: dict[str, dict[str, Any]] = {}
         self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
         self._poller = select.poll()
 
     def serve(self) -> None:
+        """Returns when Cloche is gone."""
         for descriptor in (self._channel.fileno(), self._owner):
             self._poller.register(descriptor, select.POLLIN)
         gc.collect()
@@ -65,27 +72,25 @@ class Launcher:
             try:
                 environment.build(message["id"], message["entries"])
             except OSError as error:
-                self._broken[message["id"]] = f"{error.strerror} {error.filename or ''}".strip()
+                self._broken[message["id"]] = wire.failure("environment", error)
         elif message["op"] == "create":
             self._create(message, descriptors)
         return True
 
-    def _create(self, plan: dict, descriptors: list[int]) -> None:
+    def _create(self, plan: dict[str, Any], descriptors: list[int]) -> None:
         channel = socket.socket(fileno=descriptors[0])
         files = descriptors[1] if plan["has_files"] else None
         groups = descriptors[2 if plan["has_files"] else 1 :]
-        event: dict = {"event": "failed", "step": "environment", "errno": 0}
         pidfd = -1
-        try:
-            if plan["environment"] in self._broken:
-                event["message"] = self._broken[plan["environment"]]
-            else:
-                event["step"] = "clone"
+        broken = self._broken.get(plan["environment"])
+        if broken is not None:
+            event = broken
+        else:
+            try:
                 pid, pidfd = self._fork(channel, plan, files, groups)
                 event = {"event": "created", "pid": pid}
-        except OSError as error:
-            event["errno"] = error.errno
-            event["message"] = f"{error.strerror} {error.filename or ''}".strip()
+            except OSError as error:
+                event = wire.failure("clone", error)
         try:
             wire.send(channel, event, [pidfd] if pidfd >= 0 else [])
         except OSError:
@@ -95,7 +100,7 @@ class Launcher:
             os.close(descriptor)
 
     def _fork(
-        self, channel: socket.socket, plan: dict, files: int | None, groups: list[int]
+        self, channel: socket.socket, plan: dict[str, Any], files: int | None, groups: list[int]
     ) -> tuple[int, int]:
         hold, let_go = os.pipe2(os.O_CLOEXEC)
         try:
@@ -124,7 +129,7 @@ class Launcher:
             os.close(let_go)
         return pid, pidfd
 
-    def _map_ids(self, pid: int, plan: dict) -> None:
+    def _map_ids(self, pid: int, plan: dict[str, Any]) -> None:
         base = f"{environment.HOST}/proc/{pid}"
         if plan["init_id"] is None:
             _write(f"{base}/setgroups", "deny")
@@ -179,16 +184,7 @@ def main() -> None:
             _write("/proc/self/gid_map", f"{gid} {gid} 1")
         environment.enter_private_root()
     except OSError as error:
-        wire.send(
-            channel,
-            {
-                "event": "failed",
-                "step": "launcher",
-                "errno": error.errno,
-                "message": f"{error.strerror} {error.filename or ''}".strip(),
-            },
-            [],
-        )
+        wire.send(channel, wire.failure("launcher", error), [])
         return
     wire.send(channel, {"event": "serving"}, [])
     Launcher(channel, owner, sys.argv[3:]).serve()

@@ -22,7 +22,7 @@ def enter_private_root() -> None:
     """
     syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     # Any directory will do as the place: pivot_root lifts the new root off it again.
-    place = "/tmp"  # noqa: S108
+    place = "/tmp"
     syscalls.mount("tmpfs", place, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755")
     for name in (HOST, ENVIRONMENTS, _EMPTY):
         os.mkdir(place + name, 0o755)
@@ -78,9 +78,9 @@ def build(identity: str, entries: list[list[str]]) -> None:
     Args:
         identity: A file name, unique in this launcher.
         entries: In order, each `[kind, path, argument]`, parents before children:
-            `directory` (no argument), `text` (content), `data` (base64), `copy` (host file), `bind` (host
-            file or folder), `device` (host node), `link` (target), `hide` (nothing; covers a
-            folder with an empty one).
+            `directory` (no argument), `text` (content), `data` (base64), `copy` (host file),
+            `bind` (host file or folder), `device` (host node), `link` (target), `hide` (no
+            argument; covers a folder with an empty one).
 
     Raises:
         OSError: a step failed; the half-built tree is left detached.

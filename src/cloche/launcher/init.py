@@ -9,30 +9,33 @@ Talks with Cloche over `channel`: `ready`, `failed`, `held` (sent by the guest's
 itself, so that the kernel vouches for its pid), `ended`; takes `exec` and `kill`.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
-import resource
-import select
-import signal
 import socket
 import struct
 
+import commands
 import environment
 import syscalls
 import wire
 
-_GUEST_ID = 1000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 # hidepid=ptraceable: a process sees only those it may trace, so never PID 1.
 # Source: Documentation/filesystems/proc.rst, "Mount options".
 _PROC_OPTIONS = "hidepid=4"
 # World-readable files of /proc that tell about the host rather than the box.
 _PROC_MASKED = ("cmdline", "kallsyms", "keys", "key-users", "modules")
-_SCRATCH_PLACES = (("workspace", "/workspace"), ("tmp", "/tmp"), ("shm", "/dev/shm"))  # noqa: S108
+_SCRATCH_PLACES = (("workspace", "/workspace"), ("tmp", "/tmp"), ("shm", "/dev/shm"))
 
 
-def run(channel: socket.socket, lifeline: int, plan: dict, files: int | None) -> None:
+def run(channel: socket.socket, lifeline: int, plan: dict[str, Any], files: int | None) -> None:
     """Sets the box up and serves it until Cloche or the launcher goes. Never returns."""
     try:
         step = "credentials"
@@ -50,31 +53,16 @@ def run(channel: socket.socket, lifeline: int, plan: dict, files: int | None) ->
             syscalls.empty_bounding_set()
             syscalls.forbid_new_privileges()
         except OSError as error:
-            _send(
-                channel,
-                {
-                    "event": "failed",
-                    "step": step,
-                    "errno": error.errno,
-                    "message": f"{error.strerror} {error.filename or ''}".strip(),
-                },
-            )
+            commands.tell(channel, wire.failure(step, error))
             return
-        _send(channel, {"event": "ready"}, [workspace])
+        commands.tell(channel, {"event": "ready"}, [workspace])
         os.close(workspace)
-        _Commands(channel, lifeline, plan).serve()
+        commands.Commands(channel, lifeline, plan).serve()
     finally:
         os._exit(0)
 
 
-def _send(channel: socket.socket, event: dict, descriptors: list[int] | None = None) -> None:
-    try:
-        wire.send(channel, event, descriptors or [])
-    except OSError:  # Cloche is gone: so is this box
-        os._exit(0)
-
-
-def _take_credentials(plan: dict) -> None:
+def _take_credentials(plan: dict[str, Any]) -> None:
     if plan["init_id"] is not None:
         os.setgroups([])
         os.setresgid(plan["init_id"], plan["init_id"], plan["init_id"])
@@ -90,7 +78,7 @@ def _raise_loopback() -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _enter_root(plan: dict) -> None:
+def _enter_root(plan: dict[str, Any]) -> None:
     tree = syscalls.open_tree(f"{environment.ENVIRONMENTS}/{plan['environment']}", recursive=True)
     # The new root covers /host, so host folders are cloned while their paths still hold.
     mounts = []
@@ -134,11 +122,11 @@ def _write_sysctl(name: str, value: int) -> None:
         os.close(descriptor)
 
 
-def _mount_scratch(plan: dict, files: int | None) -> int:
+def _mount_scratch(plan: dict[str, Any], files: int | None) -> int:
     """Mounts what is writable, lays the files and the host folders in; returns /workspace."""
     scratch = plan["scratch"]
     if scratch is not None:
-        owner = f"uid={_GUEST_ID},gid={_GUEST_ID}"
+        owner = f"uid={commands.GUEST_ID},gid={commands.GUEST_ID}"
         options = f"size={scratch['bytes']},nr_inodes={scratch['inodes']},{owner}"
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
         if scratch["sealed"]:
@@ -171,7 +159,7 @@ def _mount_writable(options: str, flags: int) -> None:
     for name, place in _SCRATCH_PLACES:
         os.mkdir(f"/workspace/{name}", 0o755)
         os.chmod(f"/workspace/{name}", 0o755 if name == "workspace" else 0o1777)
-        os.chown(f"/workspace/{name}", _GUEST_ID, _GUEST_ID)
+        os.chown(f"/workspace/{name}", commands.GUEST_ID, commands.GUEST_ID)
         trees.append((syscalls.open_tree(f"/workspace/{name}"), place))
     syscalls.unmount("/workspace")
     for tree, place in trees:
@@ -186,7 +174,9 @@ def _make_folder(at: int, path: str) -> int:
     for part in path.split("/") if path else []:
         try:
             os.mkdir(part, 0o755, dir_fd=current)
-            os.chown(part, _GUEST_ID, _GUEST_ID, dir_fd=current, follow_symlinks=False)
+            os.chown(
+                part, commands.GUEST_ID, commands.GUEST_ID, dir_fd=current, follow_symlinks=False
+            )
         except FileExistsError:
             pass
         following = syscalls.open_beneath(
@@ -214,156 +204,5 @@ def _lay_files(workspace: int, files: int) -> None:
             )
             with open(descriptor, "wb") as writer:
                 writer.write(reader.read(size))
-                os.fchown(descriptor, _GUEST_ID, _GUEST_ID)
+                os.fchown(descriptor, commands.GUEST_ID, commands.GUEST_ID)
             os.close(parent)
-
-
-class _Commands:
-    """Runs commands in the box, never two at once, and leaves nothing of one behind."""
-
-    def __init__(self, channel: socket.socket, lifeline: int, plan: dict) -> None:
-        self._channel = channel
-        self._lifeline = lifeline
-        self._filter = bytes.fromhex(plan["seccomp"])
-        self._guest = 0
-        self._wakeup, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-
-    def serve(self) -> None:
-        poller = select.poll()
-        for descriptor in (self._channel.fileno(), self._lifeline, self._wakeup):
-            poller.register(descriptor, select.POLLIN)
-        while True:
-            ready = [descriptor for descriptor, _ in poller.poll()]
-            if self._lifeline in ready:
-                return
-            if self._wakeup in ready:
-                os.read(self._wakeup, 512)
-                self._reap()
-            if self._channel.fileno() in ready:
-                message, descriptors = wire.receive(self._channel)
-                if message is None:
-                    return
-                if message["op"] == "exec":
-                    self._start(message, descriptors)
-                elif message["op"] == "kill" and self._guest:
-                    _kill_all()
-
-    def _start(self, message: dict, descriptors: list[int]) -> None:
-        pid = os.fork()
-        if pid == 0:
-            _become_guest(self._channel, message, descriptors, self._filter)
-        self._guest = pid
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self._guest:
-                self._end(status, usage)
-
-    def _end(self, status: int, usage: resource.struct_rusage) -> None:
-        """The command's own process is gone: so must be all it started, before it is told."""
-        cpu = usage.ru_utime + usage.ru_stime
-        peak = usage.ru_maxrss
-        while True:
-            _kill_all()
-            try:
-                _, _, usage = os.wait4(-1, 0)
-            except ChildProcessError:
-                break
-            cpu += usage.ru_utime + usage.ru_stime
-            peak = max(peak, usage.ru_maxrss)
-        self._guest = 0
-        _send(
-            self._channel,
-            {
-                "event": "ended",
-                "status": status,
-                "cpu_ms": round(cpu * 1000, 3),
-                "peak_memory_bytes": peak * 1024,
-            },
-        )
-
-
-def _kill_all() -> None:
-    try:
-        os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def _become_guest(
-    channel: socket.socket, message: dict, descriptors: list[int], program: bytes
-) -> None:
-    """Gives up everything, waits to be let go, becomes the command. Never returns."""
-    step = "descriptors"
-    try:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        go = descriptors[-1]
-        # Move all out of the way first: a target may be another's source.
-        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 64) for each in descriptors[:-1]]
-        talk = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 64))
-        go = fcntl.fcntl(go, fcntl.F_DUPFD_CLOEXEC, 64)
-        for target, descriptor in enumerate(moved):
-            os.dup2(descriptor, target)
-        kept = list(range(len(moved)))
-        syscalls.close_all_but([*kept, talk.fileno(), go])
-        step = "working directory"
-        os.chdir(message["cwd"])
-        os.umask(0o022)
-        step = "limits"
-        for kind, limit in message["rlimits"]:
-            resource.setrlimit(kind, (limit, limit))
-        if message["nice"]:
-            os.setpriority(os.PRIO_PROCESS, 0, message["nice"])
-        _prefer_for_oom()
-        step = "credentials"
-        if os.getuid() != _GUEST_ID:
-            os.setresgid(_GUEST_ID, _GUEST_ID, _GUEST_ID)
-            os.setresuid(_GUEST_ID, _GUEST_ID, _GUEST_ID)
-        syscalls.drop_capabilities()
-        step = "seccomp"
-        syscalls.install_filter(program)
-        step = "handshake"
-        wire.send(talk, {"event": "held"}, [])
-        if os.read(go, 1) != b"g":
-            os._exit(127)
-        step = "exec"
-        os.execve(message["argv"][0], message["argv"], message["env"])
-    except OSError as error:
-        try:
-            wire.send(
-                talk,
-                {
-                    "event": "failed",
-                    "step": step,
-                    "errno": error.errno,
-                    "message": f"{error.strerror} {error.filename or ''}".strip(),
-                },
-                [],
-            )
-        except OSError:
-            pass
-    finally:
-        os._exit(127)
-
-
-def _prefer_for_oom() -> None:
-    """Out of memory, the kernel takes the guest before its init."""
-    # An undumpable process may not write its own /proc files; exec makes it dumpable anyway.
-    syscalls.allow_inspection()
-    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, b"1000")
-    finally:
-        os.close(descriptor)

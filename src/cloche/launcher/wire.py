@@ -4,16 +4,22 @@ The sockets are SOCK_SEQPACKET, so a message arrives whole or not at all.
 Only Cloche and the launcher's own code ever hold an end of one.
 """
 
+from __future__ import annotations
+
 import array
 import json
 import os
 import socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MESSAGE_LIMIT_BYTES = 256 * 1024
 DESCRIPTOR_LIMIT = 16
 
 
-def send(channel: socket.socket, message: dict[str, object], descriptors: list[int]) -> None:
+def send(channel: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
     """Sends one message; raises OSError when the other side is gone."""
     data = json.dumps(message, separators=(",", ":")).encode()
     ancillary = (
@@ -24,7 +30,7 @@ def send(channel: socket.socket, message: dict[str, object], descriptors: list[i
     channel.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
 
 
-def receive(channel: socket.socket) -> tuple[dict[str, object] | None, list[int]]:
+def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Waits for one message. Returns (None, []) when the other side is gone."""
     space = socket.CMSG_SPACE(DESCRIPTOR_LIMIT * 4)
     try:
@@ -48,3 +54,9 @@ def receive(channel: socket.socket) -> tuple[dict[str, object] | None, list[int]
     if not isinstance(message, dict):
         raise ValueError("a message is no object")
     return message, descriptors
+
+
+def failure(step: str, error: OSError) -> dict[str, Any]:
+    """The event that tells which step the kernel refused, and how."""
+    message = f"{error.strerror} {error.filename or ''}".strip()
+    return {"event": "failed", "step": step, "errno": error.errno, "message": message}

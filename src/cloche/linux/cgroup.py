@@ -78,7 +78,7 @@ def _find_parents_v2(token: str, own: str, root: Path) -> CgroupParents:
     parent = group / token
     try:
         available = set((group / "cgroup.controllers").read_text().split())
-        wanted = [name for name in ("memory", "pids", "cpu") if name in available]
+        wanted: list[str] = [name for name in ("memory", "pids", "cpu") if name in available]
         enable = " ".join(f"+{name}" for name in wanted)
         parent.mkdir()
         try:
@@ -94,7 +94,7 @@ def _find_parents_v2(token: str, own: str, root: Path) -> CgroupParents:
             raise
     except OSError:
         return CgroupParents(2, {})
-    folders = {name: parent for name in wanted}
+    folders = dict.fromkeys(wanted, parent)
     if "cpu" in folders:
         folders["cpuacct"] = parent  # cpu.stat
     return CgroupParents(2, folders)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SIGKILL = int(signal.SIGKILL)
 _CHUNK_BYTES = 256 * 1024
 
 

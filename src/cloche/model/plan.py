@@ -17,8 +17,8 @@ class Environment:
     Attributes:
         name: A file name; equal environments have equal names.
         entries: In order, parents first, each (kind, box path, argument). Kinds: `directory`,
-            `text` (content), `data` (base64), `copy` and `bind` (host path), `device` (host node), `link`
-            (target), `hide`.
+            `text` (content), `data` (base64), `copy` and `bind` (host path), `device` (host
+            node), `link` (target), `hide`.
     """
 
     name: str

@@ -14,7 +14,7 @@ from cloche.model.outcome import Usage
 from cloche.model.plan import Isolation, Mount
 
 if TYPE_CHECKING:
-    from cloche.abort import AbortSignal
+    from cloche.model.abort import AbortSignal
 
 Language = Literal["javascript", "typescript", "python"]
 RuntimeName = Literal["bun", "deno", "node", "python"]

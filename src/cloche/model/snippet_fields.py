@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from cloche.abort import AbortSignal
 from cloche.errors import InvalidRequestError
+from cloche.model.abort import AbortSignal
 from cloche.model.plan import Mount
 from cloche.model.policy import MAX_TIMEOUT_MS
 

@@ -17,22 +17,22 @@ _MAX_SAFE_INTEGER = 2**53
 # a context must not replace for the code that relies on them.
 _JAVASCRIPT_RESERVED: Final = frozenset(
     """
-    arguments as async await break case catch class const continue debugger default delete do else
-    enum eval export extends false finally for from function get if implements import in instanceof
-    interface let new null of package private protected public return set static super switch this
-    throw true try typeof var void while with yield
+    arguments await break case catch class const continue debugger default delete do else enum eval
+    export extends false finally for function if implements import in instanceof interface let new
+    null package private protected public return static super switch this throw true try typeof var
+    void while with yield
     """.split()
-) - frozenset({"as", "async", "from", "get", "of", "set"})
+)
 _JAVASCRIPT_GLOBALS: Final = frozenset(
     """
     AggregateError Array ArrayBuffer AsyncFunction Atomics BigInt BigInt64Array BigUint64Array
-    Boolean DataView Date Error EvalError FinalizationRegistry Float16Array Float32Array
-    Float64Array Function Infinity Int16Array Int32Array Int8Array Intl Iterator JSON Map Math NaN
-    Number Object Promise Proxy RangeError ReferenceError Reflect RegExp Set SharedArrayBuffer
-    String Symbol SyntaxError TypeError URIError Uint16Array Uint32Array Uint8Array
-    Uint8ClampedArray WeakMap WeakRef WeakSet WebAssembly decodeURI decodeURIComponent encodeURI
-    encodeURIComponent escape globalThis isFinite isNaN parseFloat parseInt undefined unescape
-    Buffer Bun Deno console exports global module performance process require self
+    Boolean Buffer Bun DataView Date Deno Error EvalError FinalizationRegistry Float16Array
+    Float32Array Float64Array Function Infinity Int16Array Int32Array Int8Array Intl Iterator JSON
+    Map Math NaN Number Object Promise Proxy RangeError ReferenceError Reflect RegExp Set
+    SharedArrayBuffer String Symbol SyntaxError TypeError URIError Uint16Array Uint32Array
+    Uint8Array Uint8ClampedArray WeakMap WeakRef WeakSet WebAssembly console decodeURI
+    decodeURIComponent encodeURI encodeURIComponent escape exports global globalThis isFinite isNaN
+    module parseFloat parseInt performance process require self undefined unescape
     """.split()
 )
 

@@ -1,0 +1,176 @@
+"""Runs commands in a box, one after another, on behalf of its init.
+
+A command starts as a fork of init, gives up everything, waits until Cloche has looked at it, and
+becomes the guest. When it ends, all that it started is killed before its end is told.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import socket
+
+import syscalls
+import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GUEST_ID = 1000
+
+
+def tell(
+    channel: socket.socket, event: dict[str, Any], descriptors: list[int] | None = None
+) -> None:
+    """Sends an event; ends the box when nobody is there to hear it."""
+    try:
+        wire.send(channel, event, descriptors or [])
+    except OSError:  # Cloche is gone: so is this box
+        os._exit(0)
+
+
+class Commands:
+    """Runs commands in the box, never two at once, and leaves nothing of one behind."""
+
+    def __init__(self, channel: socket.socket, lifeline: int, plan: dict[str, Any]) -> None:
+        self._channel = channel
+        self._lifeline = lifeline
+        self._filter = bytes.fromhex(plan["seccomp"])
+        self._guest = 0
+        self._wakeup, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Returns when Cloche or the launcher is gone."""
+        poller = select.poll()
+        for descriptor in (self._channel.fileno(), self._lifeline, self._wakeup):
+            poller.register(descriptor, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poller.poll()]
+            if self._lifeline in ready:
+                return
+            if self._wakeup in ready:
+                os.read(self._wakeup, 512)
+                self._reap()
+            if self._channel.fileno() in ready:
+                message, descriptors = wire.receive(self._channel)
+                if message is None:
+                    return
+                if message["op"] == "exec":
+                    self._start(message, descriptors)
+                elif message["op"] == "kill" and self._guest:
+                    _kill_all()
+
+    def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            _become_guest(self._channel, message, descriptors, self._filter)
+        self._guest = pid
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._guest:
+                self._end(status, usage)
+
+    def _end(self, status: int, usage: resource.struct_rusage) -> None:
+        """The command's own process is gone: so must be all it started, before it is told."""
+        cpu = usage.ru_utime + usage.ru_stime
+        peak = usage.ru_maxrss
+        while True:
+            _kill_all()
+            try:
+                _, _, usage = os.wait4(-1, 0)
+            except ChildProcessError:
+                break
+            cpu += usage.ru_utime + usage.ru_stime
+            peak = max(peak, usage.ru_maxrss)
+        self._guest = 0
+        tell(
+            self._channel,
+            {
+                "event": "ended",
+                "status": status,
+                "cpu_ms": round(cpu * 1000, 3),
+                "peak_memory_bytes": peak * 1024,
+            },
+        )
+
+
+def _kill_all() -> None:
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _become_guest(
+    channel: socket.socket, message: dict[str, Any], descriptors: list[int], program: bytes
+) -> None:
+    """Gives up everything, waits to be let go, becomes the command. Never returns."""
+    step = "descriptors"
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        go = descriptors[-1]
+        # Move all out of the way first: a target may be another's source.
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 64) for each in descriptors[:-1]]
+        talk = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 64))
+        go = fcntl.fcntl(go, fcntl.F_DUPFD_CLOEXEC, 64)
+        for target, descriptor in enumerate(moved):
+            os.dup2(descriptor, target)
+        kept = list(range(len(moved)))
+        syscalls.close_all_but([*kept, talk.fileno(), go])
+        step = "working directory"
+        os.chdir(message["cwd"])
+        os.umask(0o022)
+        step = "limits"
+        for kind, limit in message["rlimits"]:
+            resource.setrlimit(kind, (limit, limit))
+        if message["nice"]:
+            os.setpriority(os.PRIO_PROCESS, 0, message["nice"])
+        _prefer_for_oom()
+        step = "credentials"
+        if os.getuid() != GUEST_ID:
+            os.setresgid(GUEST_ID, GUEST_ID, GUEST_ID)
+            os.setresuid(GUEST_ID, GUEST_ID, GUEST_ID)
+        syscalls.drop_capabilities()
+        step = "seccomp"
+        syscalls.install_filter(program)
+        step = "handshake"
+        wire.send(talk, {"event": "held"}, [])
+        if os.read(go, 1) != b"g":
+            os._exit(127)
+        step = "exec"
+        os.execve(message["argv"][0], message["argv"], message["env"])
+    except OSError as error:
+        try:
+            wire.send(talk, wire.failure(step, error), [])
+        except OSError:
+            pass
+    finally:
+        os._exit(127)
+
+
+def _prefer_for_oom() -> None:
+    """Out of memory, the kernel takes the guest before its init."""
+    # An undumpable process may not write its own /proc files; exec makes it dumpable anyway.
+    syscalls.allow_inspection()
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, b"1000")
+    finally:
+        os.close(descriptor)
