@@ -22,6 +22,8 @@ class Syntax extends Error {
 function splice(code, { value, isDefault, returns, open }) {
   const inserted = [];
   const put = (offset, text) => inserted.push([offset, text]);
+  // The mark that cloche.source puts first as well: it also stops Bun from inlining constants.
+  if (!code.startsWith("#!")) put(0, "export {};");
   if (returns) put(open, "export default await (async () => {");
   if (value) {
     put(value[0], returns ? "return (" : isDefault ? "await (" : "export default await (");
@@ -125,8 +127,9 @@ const CANDIDATES = {
           explicitResourceManagement: true,
         });
       } catch (error) {
-        const found = /snippet:(\d+):(\d+)|(\d+):(\d+)/.exec(String(error)) ?? [];
-        throw new Syntax([Number(found[1] ?? found[3]), Number(found[2] ?? found[4])]);
+        // No position in the data: it has to be read off the frame that the message draws.
+        const found = /(\d+) \|[^\n]*\n +: ( *)\^/.exec(String(error));
+        throw new Syntax(found ? [Number(found[1]), found[2].length + 1] : null);
       }
       const bytes = new TextEncoder().encode(code);
       const units = (n) => new TextDecoder().decode(bytes.slice(0, n)).length;
@@ -202,7 +205,12 @@ const CANDIDATES = {
 const loaderOf = (language) => (language === "typescript" ? "ts" : "js");
 
 async function evaluate(result, language) {
-  if (result.repl !== undefined) return (await (0, eval)(result.repl))?.value;
+  if (result.repl !== undefined) {
+    const value = await (0, eval)(result.repl);
+    // The last expression comes in a box without a prototype, a returned value as it is.
+    const boxed = value && typeof value === "object" && Object.getPrototypeOf(value) === null;
+    return boxed ? value.value : value;
+  }
   const loader = result.loader ?? loaderOf(language);
   Bun.plugin({
     name: "snippet",
@@ -239,7 +247,7 @@ if (mode === "time") {
       const { line, column } = error.position ?? error.errors[0].position;
       outcome = { syntax: result ? result.back(line, column) : [line, column] };
     } else {
-      const found = /(?:snippet|eval|native code|snippet\.\w+):(\d+):(\d+)/.exec(String(error?.stack));
+      const found = /(?:snippet|candidates\.mjs):(\d+):(\d+)/.exec(String(error?.stack));
       outcome = { error: found && result ? result.back(+found[1], +found[2]) : null, what: String(error) };
     }
   }

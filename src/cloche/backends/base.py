@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cloche.model.outcome import Cause, Outcome
-from cloche.model.plan import BoxPlan, Command, Isolation
+from cloche.model.plan import BoxPlan, Command, Environment, Isolation
 
 
 class ControlFeed(Protocol):
@@ -29,8 +29,8 @@ class Sinks:
     Attributes:
         stdout, stderr: What it writes on fds 1 and 2.
         result: What it writes on fd 4; the sink itself bounds what it keeps.
-        control: None when `Command.control` is all that fd 3 gets. Otherwise called once, with
-            the feed that takes more.
+        control: None when the `control` of `exec` is all that fd 3 gets. Otherwise called once,
+            with the feed that takes more.
     """
 
     stdout: Callable[[bytes], None]
@@ -50,8 +50,17 @@ class CollectedFiles:
 class Box(Protocol):
     """A live isolated place. One command at a time; nothing of one is left when it ends."""
 
-    async def exec(self, command: Command, *, stdin: bytes, sinks: Sinks) -> Outcome:
+    async def exec(
+        self, command: Command, *, stdin: bytes, control: bytes | Awaitable[bytes], sinks: Sinks
+    ) -> Outcome:
         """Runs a command to its end.
+
+        Args:
+            command: What to run.
+            stdin: What it reads on fd 0.
+            control: What it reads on fd 3. An awaitable is waited for while the box is set up,
+                before the command starts; what it raises is raised here, and nothing has run.
+            sinks: Where its output goes.
 
         Ensures: when it returns or raises, no process of the command exists; its whole
             output has reached the sinks. When the awaiting task is cancelled, the box dies.
@@ -93,6 +102,14 @@ class Backend(Protocol):
     """Makes boxes."""
 
     name: str
+
+    async def prepare(self, environment: Environment) -> None:
+        """Makes ready what boxes of an environment share. Optional: `create` does it too.
+
+        Raises:
+            UnavailableError, InternalError: as `create`.
+        """
+        ...
 
     async def create(self, plan: BoxPlan) -> Box:
         """Makes a box.

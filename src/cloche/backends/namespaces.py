@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from cloche.backends import namespaces_box
-from cloche.errors import InternalError, UnavailableError
+from cloche.errors import ClocheError, InternalError, UnavailableError
 from cloche.linux import cgroup, launching, seccomp
 
 if TYPE_CHECKING:
     from cloche.backends.base import Box
-    from cloche.model.plan import BoxPlan
+    from cloche.model.plan import BoxPlan, Environment
 
 # Uids that nothing owns: above the ranges for containers (…1879048191), below 2^31.
 # Source: systemd, docs/UIDS-GIDS.md.
 _UID_BASE = 1_879_048_192
 _UID_PAIRS_COUNT = 134_217_728 - 1
+# Empty boxes (namespaces and cgroup, no process but init) kept ahead; joining a v1 cgroup can wait
+# for a grace period of the kernel (up to 20 ms here), which so falls between runs.
+_EMPTY_COUNT = 2
 
 
 class NamespacesBackend:
@@ -38,6 +43,8 @@ class NamespacesBackend:
         self._closed = False
         self._filter = seccomp.default_filter().hex()
         self._boxes: set[namespaces_box.NamespacesBox] = set()
+        self._empty: deque[namespaces_box.NamespacesBox] = deque()
+        self._destroying: set[asyncio.Future[None]] = set()
 
     def start(self) -> launching.Launcher:
         """Starts the launcher, or a new one where the last has died. Blocks for about 40 ms.
@@ -66,22 +73,74 @@ class NamespacesBackend:
                 ) from error
             return self._launcher
 
+    async def prepare(self, environment: Environment) -> None:
+        """See `backends.base.Backend.prepare`."""
+        launcher = await self._serving(environment)
+        self._refill(launcher)
+
     async def create(self, plan: BoxPlan) -> Box:
         """See `backends.base.Backend.create`."""
+        launcher = await self._serving(plan.environment)
+        box = self._take_empty() or self._make_empty(launcher)
+        try:
+            box.build(plan, self._filter)
+        except BaseException:
+            await box.destroy()
+            raise
+        return box
+
+    async def _serving(self, environment: Environment) -> launching.Launcher:
+        """A launcher that is alive and has the environment."""
         launcher = self._launcher
         if launcher is None or not launcher.is_alive():
+            await self._discard_empty()
             launcher = await asyncio.to_thread(self.start)
+        if not launcher.has_environment(environment):
+            try:
+                added = await asyncio.to_thread(launcher.add_environment, environment)
+            except launching.LauncherError as error:
+                raise UnavailableError(
+                    f"the root of a box could not be built: {error}",
+                    fact="mount-api",
+                    fix="run `cloche doctor`; is a file of the runtime unreadable or gone?",
+                ) from error
+            if added:
+                await self._discard_empty()  # made before, they do not see it
+        return launcher
+
+    def _take_empty(self) -> namespaces_box.NamespacesBox | None:
+        while self._empty:
+            box = self._empty.popleft()
+            if box.is_usable:
+                return box
+            self._destroying.add(task := asyncio.ensure_future(box.destroy()))
+            task.add_done_callback(self._destroying.discard)
+        return None
+
+    def _make_empty(self, launcher: launching.Launcher) -> namespaces_box.NamespacesBox:
         uid = _UID_BASE + 2 * secrets.randbelow(_UID_PAIRS_COUNT)
         box = namespaces_box.NamespacesBox(
-            plan,
-            launcher=launcher,
-            parents=self._parents,
+            launcher,
+            self._parents,
             host_uid=uid if os.geteuid() == 0 else None,
-            program=self._filter,
+            on_started=lambda: self._refill(launcher),
             on_destroyed=self._boxes.discard,
         )
         self._boxes.add(box)
         return box
+
+    def _refill(self, launcher: launching.Launcher) -> None:
+        """Makes empty boxes for the runs to come, while the present one computes."""
+        if launcher is not self._launcher or self._closed:
+            return
+        with contextlib.suppress(ClocheError):  # the next run will tell
+            while len(self._empty) < _EMPTY_COUNT:
+                self._empty.append(self._make_empty(launcher))
+
+    async def _discard_empty(self) -> None:
+        empty, self._empty = list(self._empty), deque()
+        for box in empty:
+            await box.destroy()
 
     async def close(self) -> None:
         """See `backends.base.Backend.close`."""

@@ -15,7 +15,7 @@ from cloche.model.outcome import Cause, Outcome
 from cloche.model.plan import BoxPlan, Command, Isolation, Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 _GUEST_ID = 1000
 _MIB = 1024 * 1024
@@ -37,89 +37,113 @@ _GRACE_S = 1.0
 
 
 class NamespacesBox:
-    """See `backends.base.Box`. Set-up goes on while the caller sends its first command."""
+    """See `backends.base.Box`.
+
+    Made empty (namespaces, ids, cgroup), then built by a plan, then used. Each step is asked for
+    without waiting for the one before: set-up goes on while the caller sends its first command.
+    """
 
     def __init__(
         self,
-        plan: BoxPlan,
-        *,
         launcher: launching.Launcher,
         parents: cgroup.CgroupParents,
+        *,
         host_uid: int | None,
-        program: str,
+        on_started: Callable[[], None],
         on_destroyed: Callable[[NamespacesBox], None],
     ) -> None:
-        """Asks the launcher for the box.
+        """Asks the launcher for an empty box.
+
+        Args:
+            launcher: Makes it.
+            parents: Where its cgroup goes.
+            host_uid: The first of two uids that are its own; None for the caller's.
+            on_started: Called each time when a command has been let go.
+            on_destroyed: Called once.
 
         Raises:
             UnavailableError: the cgroup could not be made.
             InternalError: the launcher is gone.
         """
-        self._host_uid = host_uid
-        self._on_destroyed = on_destroyed
-        self._loop = asyncio.get_running_loop()
-        # What init says of the command in flight; `created` and `ready` are taken as they come.
-        self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
-        self.plan = plan
+        self.on_started = on_started
         self.killed: Cause | None = None
         self.workspace = -1
         self.cgroup: cgroup.Cgroup | None = None
+        # What init says of the command in flight; `created` and `ready` are taken as they come.
+        self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
+        self._host_uid = host_uid
+        self._on_destroyed = on_destroyed
+        self._loop = asyncio.get_running_loop()
+        self._plan: BoxPlan | None = None
         self._init: processes.Process | None = None
         self._settled = asyncio.Event()  # created, or never to be
         self._destroyed = False
         self._isolation: Isolation | None = None
-        try:
-            if parents.folders:
-                self.cgroup = cgroup.Cgroup(parents, f"box-{secrets.token_hex(6)}", plan.limits)
-        except OSError as error:
-            raise UnavailableError(
-                f"the box's cgroup could not be made: {error}",
-                fact="cgroup-memory",
-                fix="see `cloche doctor`; is the host out of memory for cgroups?",
-            ) from error
+        if parents.folders:
+            try:
+                self.cgroup = cgroup.Cgroup(parents, f"box-{secrets.token_hex(6)}")
+            except OSError as error:
+                raise _cgroup_error("could not be made", error) from error
         self._channel = launching.BoxChannel(self._on_event)
+        groups = self.cgroup.open_procs() if self.cgroup is not None else []
         try:
-            self._request(launcher, program)
+            launcher.create(_ids(host_uid), self._channel, groups)
         except launching.LauncherError as error:
             self._channel.close()
             if self.cgroup is not None:
                 self.cgroup.destroy()
             raise InternalError(str(error), retry_safe=True) from error
-
-    def _request(self, launcher: launching.Launcher, program: str) -> None:
-        plan, limits = self.plan, self.plan.limits
-        scratch = None
-        if plan.scratch is Scratch.SEALED:
-            pages = sum(-(-len(content) // 4096) * 4096 for content in plan.files.values())
-            inodes = 64 + sum(path.count("/") + 1 for path in plan.files)
-            scratch = {"bytes": pages + _SEALED_SLACK_BYTES, "inodes": inodes, "sealed": True}
-        elif plan.scratch is Scratch.WRITABLE:
-            scratch = {
-                "bytes": limits.scratch_mb * _MIB,
-                "inodes": limits.scratch_inodes_count,
-                "sealed": False,
-            }
-        if self._host_uid is None:
-            uids, gids = [[_GUEST_ID, os.geteuid(), 1]], [[_GUEST_ID, os.getegid(), 1]]
-        else:
-            uids = [[0, self._host_uid, 1], [_GUEST_ID, self._host_uid + 1, 1]]
-            gids = uids
-        request = {
-            "uid_map": uids,
-            "gid_map": gids,
-            "init_id": None if self._host_uid is None else 0,
-            "mounts": [[m.host_path, m.box_path, not m.unsafe_writable] for m in plan.mounts],
-            "sysctls": _SYSCTLS,
-            "scratch": scratch,
-            "seccomp": program,
-        }
-        bundle = launching.make_file_bundle(plan.files) if plan.files else None
-        groups = self.cgroup.open_procs() if self.cgroup is not None else []
-        try:
-            launcher.create(plan.environment, request, self._channel, bundle, groups)
         finally:
-            for descriptor in [*groups, *([] if bundle is None else [bundle])]:
+            for descriptor in groups:
                 os.close(descriptor)
+
+    @property
+    def plan(self) -> BoxPlan:
+        """What the box was built by."""
+        assert self._plan is not None, "the box is empty"
+        return self._plan
+
+    @property
+    def is_usable(self) -> bool:
+        """False once it is known to have died."""
+        return self.killed is None and self.events.empty()
+
+    def build(self, plan: BoxPlan, program: str) -> None:
+        """Tells an empty box what to become.
+
+        Args:
+            plan: Its environment is one that the launcher had when the box was made.
+            program: The seccomp filter, in hex.
+
+        Raises:
+            UnavailableError: the cgroup does not take the limits.
+            InternalError: the box is gone.
+        """
+        self._plan = plan
+        if self.cgroup is not None:
+            try:
+                self.cgroup.apply(plan.limits)
+            except OSError as error:
+                raise _cgroup_error("does not take the limits", error) from error
+        bundle = launching.make_file_bundle(plan.files) if plan.files else None
+        try:
+            self.send(
+                {
+                    "op": "build",
+                    "environment": plan.environment.name,
+                    "mounts": [
+                        [each.host_path, each.box_path, not each.unsafe_writable]
+                        for each in plan.mounts
+                    ],
+                    "sysctls": _SYSCTLS,
+                    "scratch": _scratch(plan),
+                    "seccomp": program,
+                },
+                [] if bundle is None else [bundle],
+            )
+        finally:
+            if bundle is not None:
+                os.close(bundle)
 
     def _on_event(self, event: dict[str, Any] | None, descriptors: list[int], pid: int) -> None:
         event = {"event": "lost"} if event is None else event
@@ -159,9 +183,11 @@ class NamespacesBox:
         except launching.LauncherError as error:
             raise InternalError(str(error), retry_safe=True) from error
 
-    async def exec(self, command: Command, *, stdin: bytes, sinks: Sinks) -> Outcome:
+    async def exec(
+        self, command: Command, *, stdin: bytes, control: bytes | Awaitable[bytes], sinks: Sinks
+    ) -> Outcome:
         """See `backends.base.Box.exec`."""
-        run = namespaces_command.CommandRun(self, command, stdin, sinks)
+        run = namespaces_command.CommandRun(self, command, stdin, control, sinks)
         try:
             return await run.finish()
         except BaseException:
@@ -238,3 +264,38 @@ class NamespacesBox:
             if self.cgroup is not None and not self.cgroup.destroy():
                 self._loop.call_later(0.05, self.cgroup.destroy)
             self._on_destroyed(self)
+
+
+def _ids(host_uid: int | None) -> dict[str, Any]:
+    """The id maps of a box, (inside, outside, count) a line."""
+    if host_uid is None:
+        return {
+            "uid_map": [[_GUEST_ID, os.geteuid(), 1]],
+            "gid_map": [[_GUEST_ID, os.getegid(), 1]],
+            "init_id": None,
+        }
+    own = [[0, host_uid, 1], [_GUEST_ID, host_uid + 1, 1]]
+    return {"uid_map": own, "gid_map": own, "init_id": 0}
+
+
+def _scratch(plan: BoxPlan) -> dict[str, Any] | None:
+    if plan.scratch is Scratch.SEALED:
+        pages = sum(-(-len(content) // 4096) * 4096 for content in plan.files.values())
+        inodes = 64 + sum(path.count("/") + 1 for path in plan.files)
+        return {"bytes": pages + _SEALED_SLACK_BYTES, "inodes": inodes, "sealed": True}
+    if plan.scratch is Scratch.WRITABLE:
+        limits = plan.limits
+        return {
+            "bytes": limits.scratch_mb * _MIB,
+            "inodes": limits.scratch_inodes_count,
+            "sealed": False,
+        }
+    return None
+
+
+def _cgroup_error(what: str, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"the box's cgroup {what}: {error}",
+        fact="cgroup-memory",
+        fix="see `cloche doctor`; a limit above that of Cloche's own cgroup is refused too",
+    )

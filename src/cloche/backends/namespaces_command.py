@@ -13,6 +13,8 @@ from cloche.linux import processes
 from cloche.model.outcome import Cause, Outcome, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from cloche.backends.base import Sinks
     from cloche.backends.namespaces_box import NamespacesBox
     from cloche.model.plan import Command
@@ -25,7 +27,14 @@ _GRACE_S = 1.0
 class CommandRun:
     """The pipes, the handshake and the deadlines of one command."""
 
-    def __init__(self, box: NamespacesBox, command: Command, stdin: bytes, sinks: Sinks) -> None:
+    def __init__(
+        self,
+        box: NamespacesBox,
+        command: Command,
+        stdin: bytes,
+        control: bytes | Awaitable[bytes],
+        sinks: Sinks,
+    ) -> None:
         """Asks the box's init to hold the command ready."""
         self._box = box
         self._loop = asyncio.get_running_loop()
@@ -51,12 +60,12 @@ class CommandRun:
             processes.Pump(stderr_end, sinks.stderr),
             processes.Pump(result_end, sinks.result),
         ]
-        control = processes.Feeder(
-            control_end, command.control, keep_open=sinks.control is not None
+        self._stdin, self._control = processes.Feeder(stdin_end), processes.Feeder(control_end)
+        self._stdin.finish(stdin)
+        self._sinks = sinks
+        self._request: bytes | asyncio.Future[bytes] = (
+            control if isinstance(control, bytes) else asyncio.ensure_future(control)
         )
-        self._feeders = [processes.Feeder(stdin_end, stdin), control]
-        if sinks.control is not None:
-            sinks.control(control)
         limits = box.plan.limits
         weighted = box.cgroup is not None and "cpu" in box.cgroup.controllers
         try:
@@ -91,8 +100,16 @@ class CommandRun:
         event, pid = await self._next(_SETUP_TIMEOUT_S)
         if event["event"] == "held":
             self._box.report(pid)
+            request = self._request
+            request = request if isinstance(request, bytes) else await request
+            if self._sinks.control is None:
+                self._control.finish(request)
+            else:
+                self._control.write(request)
+                self._sinks.control(self._control)
             self._arm()
             os.write(self._let_go, b"g")
+            self._box.on_started()
             event, _ = await self._next(None)
         if event["event"] == "failed":
             raise self._setup_error(event)
@@ -188,8 +205,10 @@ class CommandRun:
             task.cancel()
         for pump in self._pumps:
             pump.close()
-        for feeder in self._feeders:
-            feeder.close()
+        self._stdin.close()
+        self._control.close()
+        if not isinstance(self._request, bytes):
+            self._request.cancel()
         if self._let_go >= 0:
             os.close(self._let_go)
             self._let_go = -1

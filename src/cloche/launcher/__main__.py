@@ -1,11 +1,11 @@
 """The launcher: Cloche starts it once; it forks one box per request.
 
-Theory of operation. Cloche holds one end of a socket, the launcher the other. A
-request names a base tree and carries the box's own channel; the launcher clones
-a child into new namespaces, writes its id maps, puts it into its cgroup, and lets it
-go on to `init.run`. It answers on the box's channel with a pidfd of the box's init, so that
-Cloche can watch and kill it without help from here. Boxes die with the launcher
-(parent-death signal, lifeline pipe) and the launcher dies with Cloche (socket, pidfd).
+Theory of operation. Cloche holds one end of a socket, the launcher the other. A request brings the
+channel of a box; the launcher clones a child into new namespaces, writes its id maps, and lets it
+go on to `init.run`, which joins its cgroups and waits on that channel for what the box is to be.
+The launcher answers on the channel with a pidfd of the child, so that Cloche can watch and kill it
+without help from here. A box can so be made before it is known what it will run. Boxes die with
+the launcher (parent-death signal, lifeline pipe) and the launcher with Cloche (socket, pidfd).
 
 Single-threaded, standard library only, no guest input of any kind.
 """
@@ -46,7 +46,6 @@ class Launcher:
         self._owner = owner
         self._cgroups = cgroups
         self._boxes: dict[int, int] = {}
-        self._broken: dict[str, dict[str, Any]] = {}
         self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
         self._poller = select.poll()
 
@@ -69,30 +68,26 @@ class Launcher:
         if message is None:
             return False
         if message["op"] == "environment":
+            event: dict[str, Any] = {"event": "built"}
             try:
                 environment.build(message["id"], message["entries"])
             except OSError as error:
-                self._broken[message["id"]] = wire.failure("environment", error)
+                event = wire.failure("environment", error)
+            wire.send(self._channel, event, [])
         elif message["op"] == "create":
             self._create(message, descriptors)
         return True
 
-    def _create(self, plan: dict[str, Any], descriptors: list[int]) -> None:
+    def _create(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Makes a box with nothing in it yet; the descriptors are its channel and cgroups."""
         channel = socket.socket(fileno=descriptors[0])
-        files = descriptors[1] if plan["has_files"] else None
-        groups = descriptors[2 if plan["has_files"] else 1 :]
-        pidfd = -1
-        broken = self._broken.get(plan["environment"])
-        if broken is not None:
-            event = broken
-        else:
-            try:
-                pid, pidfd = self._fork(channel, plan, files, groups)
-                event = {"event": "created", "pid": pid}
-            except OSError as error:
-                event = wire.failure("clone", error)
         try:
-            wire.send(channel, event, [pidfd] if pidfd >= 0 else [])
+            pid, pidfd = self._fork(request, channel, descriptors[1:])
+            event, passed = {"event": "created", "pid": pid}, [pidfd]
+        except OSError as error:
+            event, passed = wire.failure("clone", error), []
+        try:
+            wire.send(channel, event, passed)
         except OSError:
             pass  # Cloche has let go of this box already; its init notices by itself
         channel.close()
@@ -100,26 +95,23 @@ class Launcher:
             os.close(descriptor)
 
     def _fork(
-        self, channel: socket.socket, plan: dict[str, Any], files: int | None, groups: list[int]
+        self, request: dict[str, Any], channel: socket.socket, groups: list[int]
     ) -> tuple[int, int]:
         hold, let_go = os.pipe2(os.O_CLOEXEC)
         try:
             pid, pidfd = syscalls.clone(_NAMESPACES)
             if pid == 0:
                 try:
-                    kept = [channel.fileno(), self._lifeline, hold]
-                    syscalls.close_all_but(kept if files is None else [*kept, files])
+                    syscalls.close_all_but([channel.fileno(), self._lifeline, hold, *groups])
                     if os.read(hold, 1) == b"g":
                         os.close(hold)
-                        init.run(channel, self._lifeline, plan, files)
+                        init.run(channel, self._lifeline, request["init_id"], groups)
                 finally:
                     os._exit(0)
             self._boxes[pidfd] = pid
             self._poller.register(pidfd, select.POLLIN)
             try:
-                self._map_ids(pid, plan)
-                for group in groups:
-                    os.write(group, str(pid).encode())
+                self._map_ids(pid, request)
             except OSError:
                 os.kill(pid, signal.SIGKILL)
                 raise
@@ -129,12 +121,12 @@ class Launcher:
             os.close(let_go)
         return pid, pidfd
 
-    def _map_ids(self, pid: int, plan: dict[str, Any]) -> None:
+    def _map_ids(self, pid: int, request: dict[str, Any]) -> None:
         base = f"{environment.HOST}/proc/{pid}"
-        if plan["init_id"] is None:
+        if request["init_id"] is None:
             _write(f"{base}/setgroups", "deny")
         for name in ("uid_map", "gid_map"):
-            _write(f"{base}/{name}", "\n".join(" ".join(map(str, line)) for line in plan[name]))
+            _write(f"{base}/{name}", "\n".join(" ".join(map(str, line)) for line in request[name]))
 
     def _reap(self, pidfd: int) -> None:
         self._poller.unregister(pidfd)

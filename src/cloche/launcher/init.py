@@ -5,8 +5,8 @@ capabilities of the box's user namespace. A guest cannot trace it (undumpable, o
 credentials), cannot see it in /proc (hidepid) and cannot signal it (PID 1). When it
 ends, the kernel kills all that is in its pid namespace.
 
-Talks with Cloche over `channel`: `ready`, `failed`, `held` (sent by the guest's process
-itself, so that the kernel vouches for its pid), `ended`; takes `exec` and `kill`.
+Talks with Cloche over `channel`: `ready`, `failed`, `held` (sent by the guest's process itself, so
+that the kernel vouches for its pid), `ended`; takes `build` once, then `exec` and `kill`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import socket
 import struct
 
@@ -35,40 +36,62 @@ _PROC_MASKED = ("cmdline", "kallsyms", "keys", "key-users", "modules")
 _SCRATCH_PLACES = (("workspace", "/workspace"), ("tmp", "/tmp"), ("shm", "/dev/shm"))
 
 
-def run(channel: socket.socket, lifeline: int, plan: dict[str, Any], files: int | None) -> None:
-    """Sets the box up and serves it until Cloche or the launcher goes. Never returns."""
+def run(channel: socket.socket, lifeline: int, init_id: int | None, groups: list[int]) -> None:
+    """Makes the box and serves it until Cloche or the launcher goes. Never returns.
+
+    Args:
+        channel: To Cloche.
+        lifeline: Ends with the launcher.
+        init_id: The id inside that init takes; None where the box has but one.
+        groups: `cgroup.procs` of every cgroup to join.
+    """
+    step = "cgroup"
     try:
+        for group in groups:
+            os.write(group, b"0")
+            os.close(group)
         step = "credentials"
-        try:
-            _take_credentials(plan)
-            step = "namespaces"
-            syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-            socket.sethostname("cloche")
-            _raise_loopback()
-            step = "root"
-            _enter_root(plan)
-            step = "scratch"
-            workspace = _mount_scratch(plan, files)
-            step = "privileges"
-            syscalls.empty_bounding_set()
-            syscalls.forbid_new_privileges()
-        except OSError as error:
-            commands.tell(channel, wire.failure(step, error))
-            return
+        _take_credentials(init_id)
+        step = "namespaces"
+        syscalls.unshare(syscalls.CLONE_NEWCGROUP)
+        socket.sethostname("cloche")
+        _raise_loopback()
+        syscalls.empty_bounding_set()
+        syscalls.forbid_new_privileges()
+        step = "wait"
+        plan, descriptors = _wait_for_plan(channel, lifeline)
+        step = "root"
+        mounts = _enter_root(plan)
+        step = "scratch"
+        workspace = _mount_scratch(plan, descriptors[0] if descriptors else None, mounts)
         commands.tell(channel, {"event": "ready"}, [workspace])
         os.close(workspace)
-        commands.Commands(channel, lifeline, plan).serve()
+        commands.Commands(channel, lifeline, bytes.fromhex(plan["seccomp"])).serve()
+    except OSError as error:
+        commands.tell(channel, wire.failure(step, error))
     finally:
         os._exit(0)
 
 
-def _take_credentials(plan: dict[str, Any]) -> None:
-    if plan["init_id"] is not None:
+def _take_credentials(init_id: int | None) -> None:
+    if init_id is not None:
         os.setgroups([])
-        os.setresgid(plan["init_id"], plan["init_id"], plan["init_id"])
-        os.setresuid(plan["init_id"], plan["init_id"], plan["init_id"])
+        os.setresgid(init_id, init_id, init_id)
+        os.setresuid(init_id, init_id, init_id)
     syscalls.die_with_parent()  # after the change of uid, which clears it
     syscalls.forbid_inspection()
+
+
+def _wait_for_plan(channel: socket.socket, lifeline: int) -> tuple[dict[str, Any], list[int]]:
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    poller.register(lifeline, select.POLLIN)
+    if lifeline in [descriptor for descriptor, _ in poller.poll()]:
+        os._exit(0)
+    plan, descriptors = wire.receive(channel)
+    if plan is None:
+        os._exit(0)
+    return plan, descriptors
 
 
 def _raise_loopback() -> None:
@@ -78,7 +101,8 @@ def _raise_loopback() -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _enter_root(plan: dict[str, Any]) -> None:
+def _enter_root(plan: dict[str, Any]) -> list[tuple[int, str]]:
+    """Enters the base tree; returns the host folders to mount in it, with their box paths."""
     tree = syscalls.open_tree(f"{environment.ENVIRONMENTS}/{plan['environment']}", recursive=True)
     # The new root covers /host, so host folders are cloned while their paths still hold.
     mounts = []
@@ -88,7 +112,6 @@ def _enter_root(plan: dict[str, Any]) -> None:
         syscalls.set_mount_attributes(clone, read_only=read_only, executable=True)
         os.close(source)
         mounts.append((clone, box_path))
-    plan["mounts"] = mounts
     syscalls.move_mount(tree, environment.ENVIRONMENTS)
     os.close(tree)
     os.chdir(environment.ENVIRONMENTS)
@@ -109,6 +132,7 @@ def _enter_root(plan: dict[str, Any]) -> None:
     for name in _PROC_MASKED:
         if os.path.exists(f"/proc/{name}"):
             syscalls.mount("/dev/null", f"/proc/{name}", "", syscalls.MS_BIND)
+    return mounts
 
 
 def _write_sysctl(name: str, value: int) -> None:
@@ -122,7 +146,7 @@ def _write_sysctl(name: str, value: int) -> None:
         os.close(descriptor)
 
 
-def _mount_scratch(plan: dict[str, Any], files: int | None) -> int:
+def _mount_scratch(plan: dict[str, Any], files: int | None, mounts: list[tuple[int, str]]) -> int:
     """Mounts what is writable, lays the files and the host folders in; returns /workspace."""
     scratch = plan["scratch"]
     if scratch is not None:
@@ -137,7 +161,7 @@ def _mount_scratch(plan: dict[str, Any], files: int | None) -> int:
     if files is not None:
         _lay_files(workspace, files)
         os.close(files)
-    for clone, box_path in plan["mounts"]:
+    for clone, box_path in mounts:
         target = _make_folder(workspace, box_path)
         syscalls.move_mount(clone, target)
         os.close(target)

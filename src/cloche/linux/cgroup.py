@@ -117,8 +117,8 @@ class Cgroup:
         controllers: Which of CONTROLLERS hold here.
     """
 
-    def __init__(self, parents: CgroupParents, name: str, limits: Limits) -> None:
-        """Makes the group and writes the limits.
+    def __init__(self, parents: CgroupParents, name: str) -> None:
+        """Makes the group, without limits yet.
 
         Raises:
             OSError: the kernel refused; nothing is left behind.
@@ -129,7 +129,6 @@ class Cgroup:
         try:
             for folder in set(self._folders.values()):
                 folder.mkdir()
-            self._write_limits(limits)
         except OSError:
             self.destroy()
             raise
@@ -140,7 +139,8 @@ class Cgroup:
     def _read(self, controller: str, name: str) -> str:
         return (self._folders[controller] / name).read_text().strip()
 
-    def _write_limits(self, limits: Limits) -> None:
+    def apply(self, limits: Limits) -> None:
+        """Writes the limits; raises OSError where the kernel refuses one."""
         memory_bytes = limits.memory_mb * 1024 * 1024
         pids_count = limits.pids_count + 1  # the box's init
         if "memory" in self.controllers:

@@ -182,27 +182,45 @@ class Launcher:
         """False once the launcher's process has ended."""
         return self._process.poll() is None
 
-    def create(
-        self,
-        environment: Environment,
-        plan: Mapping[str, Any],
-        channel: BoxChannel,
-        files: int | None,
-        groups: Sequence[int],
-    ) -> None:
-        """Asks for a box; what becomes of it arrives on `channel`.
+    def add_environment(self, environment: Environment) -> bool:
+        """Builds a base tree for boxes made from now on. Blocks for some 20 ms.
+
+        Returns:
+            False when it was there already.
+
+        Raises:
+            LauncherError: it could not be built, or the launcher is gone.
+        """
+        with self._lock:
+            if environment.name in self._environments:
+                return False
+            request = {"op": "environment", "id": environment.name}
+            _send(self._channel, {**request, "entries": environment.entries}, ())
+            answer, _, _ = _receive(self._channel)
+            if answer is None:
+                raise LauncherError("the launcher is gone")
+            if answer["event"] != "built":
+                raise LauncherError(answer["message"])
+            self._environments.add(environment.name)
+            return True
+
+    def has_environment(self, environment: Environment) -> bool:
+        """True when boxes made from now on can have it."""
+        return environment.name in self._environments
+
+    def create(self, ids: Mapping[str, Any], channel: BoxChannel, groups: Sequence[int]) -> None:
+        """Asks for a box with nothing in it yet; what becomes of it arrives on `channel`.
+
+        Args:
+            ids: `uid_map`, `gid_map` (lines of inside, outside, count) and `init_id`.
+            channel: The box's own; the plan follows on it.
+            groups: `cgroup.procs` of every cgroup that it joins.
 
         Raises:
             LauncherError: the launcher is gone; no box was made.
         """
-        request = {"op": "create", "environment": environment.name, "has_files": files is not None}
-        descriptors = [channel.theirs.fileno(), *([] if files is None else [files]), *groups]
         with self._lock:
-            if environment.name not in self._environments:
-                entries = {"op": "environment", "id": environment.name}
-                _send(self._channel, {**entries, "entries": environment.entries}, ())
-                self._environments.add(environment.name)
-            _send(self._channel, {**request, **plan}, descriptors)
+            _send(self._channel, {"op": "create", **ids}, [channel.theirs.fileno(), *groups])
         channel.theirs.close()
 
     def close(self) -> None:

@@ -63,24 +63,27 @@ class Pump:
 class Feeder:
     """Writes bytes into a pipe as the reader takes them.
 
-    Without `keep_open` the pipe is closed after the first bytes; with it, `write` adds more until
-    `close`.
+    The pipe stays open until `finish` or `close`.
     """
 
-    def __init__(self, descriptor: int, data: bytes, *, keep_open: bool = False) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._data = memoryview(data)
+        self._data = memoryview(b"")
         self._loop = asyncio.get_running_loop()
-        self._keep_open = keep_open
+        self._finishing = False
         self._waiting = False
         os.set_blocking(descriptor, False)
-        self._flush()
 
     def write(self, data: bytes) -> None:
         """Adds bytes; dropped when the reader is gone."""
         if self._descriptor >= 0:
             self._data = memoryview(bytes(self._data) + data)
             self._flush()
+
+    def finish(self, data: bytes = b"") -> None:
+        """Adds the last bytes; the pipe is closed once the reader has taken all."""
+        self._finishing = True
+        self.write(data)
 
     def _flush(self) -> None:
         try:
@@ -95,7 +98,7 @@ class Feeder:
             self.close()
             return
         self._stop_waiting()
-        if not self._keep_open:
+        if self._finishing:
             self.close()
 
     def _stop_waiting(self) -> None:

@@ -67,13 +67,11 @@ class Command:
     Attributes:
         argv: The first is an absolute box path.
         env: The whole environment.
-        control: What the command reads on fd 3.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str = "/workspace"
-    control: bytes = b""
 
 
 class Strength(StrEnum):

@@ -36,6 +36,9 @@ _BASE_ENV: Final = {
 # No crash reports, no updates, no cache on disk.
 _BUN_ENV: Final = {"DO_NOT_TRACK": "1", "BUN_RUNTIME_TRANSPILER_CACHE_PATH": "0"}
 _BUN: Final = ("/usr/bin/bun", "--no-install")
+# A bunfig.toml or .env among the caller's files is a program's own affair, not a snippet's:
+# its `preload` would run before the harness.
+_BUN_SNIPPET: Final = (*_BUN, "--config=/dev/null", "--no-env-file", "/opt/cloche/bun.mjs")
 _PYTHON: Final = ("/usr/bin/python3", "-I", "-S", "-B", "/opt/cloche/python.pyc")
 
 
@@ -87,50 +90,59 @@ def files_of(code: str, options: SandboxOptions) -> dict[str, bytes]:
     return files
 
 
-def build_command(
-    code: str,
-    context: Mapping[str, Any],
-    options: SandboxOptions,
-    *,
-    nonce: bytes,
-    module: Module | None,
-) -> Command:
-    """The command of a run.
+def command_of(options: SandboxOptions) -> Command:
+    """What is started for a language and mode."""
+    python = options.language == "python"
+    env = {**_BASE_ENV, **({} if python else _BUN_ENV), **options.env}
+    if python:
+        return Command(_PYTHON, env)
+    if options.mode == "snippet":
+        return Command((*_BUN, "/opt/cloche/bun.mjs"), env)
+    main = f"/workspace/{_MAIN_FILE[options.language]}"
+    argv = (*_BUN, "--preload", "/opt/cloche/bun_program.mjs", main, *options.args)
+    return Command(argv, env)
+
+
+def request_for_program(options: SandboxOptions, nonce: bytes) -> bytes:
+    """The frame on fd 3 for a program, which lies in /workspace."""
+    return encode_request(
+        {
+            "nonce": nonce.hex(),
+            "mode": "program",
+            "path": f"/workspace/{_MAIN_FILE[options.language]}",
+            "args": list(options.args),
+        }
+    )
+
+
+def request_for_snippet(
+    code: str | Module, context: Mapping[str, Any], options: SandboxOptions, nonce: bytes
+) -> bytes:
+    """The frame on fd 3 for a snippet.
 
     Args:
-        code: The caller's text.
+        code: The caller's text for Python, what the transformer made of it otherwise.
         context: Checked.
         options: Of the run.
         nonce: What the result frame will start with.
-        module: What the transformer made of a JavaScript or TypeScript snippet.
     """
-    python = options.language == "python"
-    request: dict[str, Any] = {"nonce": nonce.hex(), "mode": options.mode}
-    env = {**_BASE_ENV, **({} if python else _BUN_ENV), **options.env}
-    if options.mode == "program":
-        path = f"/workspace/{_MAIN_FILE[options.language]}"
-        request |= {"path": path, "args": list(options.args)}
-        argv = (
-            _PYTHON
-            if python
-            else (*_BUN, "--preload", "/opt/cloche/bun_program.mjs", path, *options.args)
-        )
-        return Command(argv, env, control=encode_request(request))
-    request |= {
+    request: dict[str, Any] = {
+        "nonce": nonce.hex(),
+        "mode": "snippet",
         "context": dict(context),
         "value_limit_bytes": options.value_limit_bytes,
         "depth_limit": DEPTH_LIMIT,
         "digit_limit": DIGITS_LIMIT,
     }
-    if module is None:
+    if isinstance(code, str):
         request["code"] = code
-        return Command(_PYTHON, env, control=encode_request(request))
-    request |= {
-        "code": module.code,
-        "loader": "ts" if options.language == "typescript" else "js",
-        "map": module.map,
-        "imports": module.imports,
-        "check": module.check,
-        "suspect": module.suspect,
-    }
-    return Command((*_BUN, "/opt/cloche/bun.mjs"), env, control=encode_request(request))
+    else:
+        request |= {
+            "code": code.code,
+            "loader": "ts" if options.language == "typescript" else "js",
+            "map": code.map,
+            "imports": code.imports,
+            "check": code.check,
+            "suspect": code.suspect,
+        }
+    return encode_request(request)

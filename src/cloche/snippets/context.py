@@ -9,7 +9,7 @@ from keyword import iskeyword
 from typing import Any, Final
 
 from cloche.errors import InvalidRequestError
-from cloche.frames import DEPTH_LIMIT
+from cloche.frames import DEPTH_LIMIT, DIGITS_LIMIT
 
 _MAX_SAFE_INTEGER = 2**53
 
@@ -31,8 +31,8 @@ _JAVASCRIPT_GLOBALS: Final = frozenset(
     Map Math NaN Number Object Promise Proxy RangeError ReferenceError Reflect RegExp Set
     SharedArrayBuffer String Symbol SyntaxError TypeError URIError Uint16Array Uint32Array
     Uint8Array Uint8ClampedArray WeakMap WeakRef WeakSet WebAssembly console decodeURI
-    decodeURIComponent encodeURI encodeURIComponent escape exports global globalThis isFinite isNaN
-    module parseFloat parseInt performance process require self undefined unescape
+    decodeURIComponent encodeURI encodeURIComponent global globalThis isFinite isNaN
+    parseFloat parseInt process require undefined
     """.split()
 )
 
@@ -41,8 +41,16 @@ def _refuse(name: str, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"context: {name} {why}", retry_safe=True)
 
 
+def _shown(name: Any) -> str:
+    """A name in a message; a caller's object may have no text at all."""
+    try:
+        return repr(name)[:80]
+    except Exception:  # such as a number of too many digits
+        return f"<{type(name).__name__}>"
+
+
 def _check_name(name: Any, *, python: bool) -> None:
-    shown = repr(name)
+    shown = _shown(name)
     if not isinstance(name, str):
         raise _refuse(shown, f"is no name: a name is a str, not {type(name).__name__}")
     if name.startswith("__"):
@@ -88,6 +96,8 @@ def _copy(value: Any, path: str, depth: int, python: bool) -> Any:
     if isinstance(value, int):
         if not python and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
             raise _refuse(path, "is an integer over 2^53, which JavaScript cannot hold exactly")
+        if abs(value) >= 10**DIGITS_LIMIT:
+            raise _refuse(path, f"is an integer of more than {DIGITS_LIMIT} digits")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -101,7 +111,7 @@ def _copy(value: Any, path: str, depth: int, python: bool) -> Any:
         copied = {}
         for key, each in value.items():
             if not isinstance(key, str):
-                raise _refuse(f"{path}[{key!r}]", "has a key that is no str")
+                raise _refuse(f"{path}[{_shown(key)}]", "has a key that is no str")
             copied[_copy(key, f"a key of {path}", depth, python)] = _copy(
                 each, f"{path}.{key}", depth + 1, python
             )

@@ -22,7 +22,7 @@ class _Kept:
         self.head = bytearray()
         self.tail = bytearray()
         self.total_bytes = 0
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.decoder = _new_decoder()
 
     def add(self, chunk: bytes) -> bytes:
         """Keeps what may be kept; returns the part that went into the first half."""
@@ -50,21 +50,14 @@ class _Kept:
         if not cut:
             return [(self.head + self.tail).decode("utf-8", "replace")]
         marker = f"\n[… {cut} bytes cut …]\n"
-        tail = self.tail.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a cut character
-        return [
-            self.head.decode("utf-8", "ignore" if _ends_inside(self.head) else "replace"),
-            marker,
-            tail.decode("utf-8", "replace"),
-        ]
+        # A character that was cut is left out at both ends; it has three bytes more at most.
+        tail = self.tail[:3].lstrip(bytes(range(0x80, 0xC0))) + self.tail[3:]
+        return [_new_decoder().decode(self.head), marker, tail.decode("utf-8", "replace")]
 
 
-def _ends_inside(data: bytearray) -> bool:
-    """True when the last bytes are a character that was cut, and no other byte is wrong."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return False
+def _new_decoder() -> codecs.IncrementalDecoder:
+    """Holds back a character that is not whole yet."""
+    return codecs.getincrementaldecoder("utf-8")("replace")
 
 
 class OutputRecorder:
@@ -91,6 +84,7 @@ class OutputRecorder:
         self._on_output = on_output
         self._clock = clock
         self._chunks: list[tuple[float, Stream, bytearray]] = []
+        self._last: dict[Stream, bytearray] = {}  # the newest chunk of each stream
         self.callback_error: Exception | None = None
 
     def stdout(self, chunk: bytes) -> None:
@@ -107,14 +101,14 @@ class OutputRecorder:
         first = kept.add(chunk)
         if not first:
             return
-        if (
-            self._chunks
-            and self._chunks[-1][1] == stream
-            and (len(self._chunks[-1][2]) < 1024 or len(self._chunks) >= _CHUNKS_LIMIT_COUNT)
-        ):
-            self._chunks[-1][2].extend(first)
-        else:
-            self._chunks.append((self._clock() * 1000, stream, bytearray(first)))
+        last = self._last.get(stream)
+        is_newest = last is not None and self._chunks[-1][2] is last
+        full = len(self._chunks) >= _CHUNKS_LIMIT_COUNT
+        if last is not None and (full or (is_newest and len(last) < 1024)):
+            last += first
+            return
+        last = self._last[stream] = bytearray(first)
+        self._chunks.append((self._clock() * 1000, stream, last))
 
     def _tell(self, stream: Stream, text: str) -> None:
         if text and self._on_output is not None:
@@ -143,9 +137,7 @@ class OutputRecorder:
 
     def interleaved(self) -> tuple[OutputChunk, ...]:
         """Both streams as they came; the last half of a cut stream is one chunk at the end."""
-        decoders: dict[Stream, codecs.IncrementalDecoder] = {
-            stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in self._kept
-        }
+        decoders = {stream: _new_decoder() for stream in self._kept}
         chunks = [
             OutputChunk(round(time_ms, 3), stream, decoders[stream].decode(data))
             for time_ms, stream, data in self._chunks

@@ -54,9 +54,15 @@ class ProcessSandbox:
         self._disposed = False
 
     async def __aenter__(self) -> Self:
-        """Starts what JavaScript and TypeScript snippets need beforehand."""
-        if self._options.language != "python" and self._options.mode == "snippet":
-            await self._transformer.start()
+        """Makes ready what every run needs: a first run is then as fast as the next ones."""
+        try:
+            runtime = commands.choose_runtime(self._options)
+            await self._backend.prepare(commands.environment_of(runtime))
+            if self._options.language != "python" and self._options.mode == "snippet":
+                await self._transformer.start()
+        except BaseException:
+            await self.dispose()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,7 +147,8 @@ class _Run:
             sandbox._facts,
         )
         self._run_id = secrets.token_hex(16)
-        self._started_at = 0.0
+        self._queue_ms = 0.0
+        self._started_at = time.monotonic()
         self._output = OutputRecorder(
             options.output_limit_bytes,
             options.on_output,
@@ -149,33 +156,26 @@ class _Run:
         )
 
     async def finish(self) -> SandboxResult:
+        """Waits for a slot, runs, and says what became of it."""
         signal = self._options.signal
+        queued_at = time.monotonic()
         if signal is not None and signal.aborted:
             return self._nothing(SandboxErrorCode.ABORTED, "the signal had fired already")
-        queued_at = time.monotonic()
         async with self._sandbox._queue.slot(self._options.queue_timeout_ms):
-            queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
+            self._queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
             if self._sandbox._disposed:
                 return self._nothing(SandboxErrorCode.DISPOSED, "the sandbox was disposed")
-            module: Module | None = None
-            if self._options.mode == "snippet" and self._options.language != "python":
-                transformed = await self._sandbox._transformer.transform(
-                    self._code, self._options.language
-                )
-                if isinstance(transformed, Refusal):
-                    return self._refused(transformed, queue_ms)
-                module = transformed
             if signal is not None and signal.aborted:
                 return self._nothing(SandboxErrorCode.ABORTED, "the signal fired before the start")
-            return await self._run_in_box(module, queue_ms)
+            try:
+                return await self._run_in_box()
+            except _RefusedError as error:
+                return self._refused(error.refusal)
 
-    async def _run_in_box(self, module: Module | None, queue_ms: float) -> SandboxResult:
+    async def _run_in_box(self) -> SandboxResult:
         options = self._options
         nonce = secrets.token_bytes(NONCE_BYTES)
         reader = ResultReader(nonce, options.value_limit_bytes)
-        command = commands.build_command(
-            self._code, self._context, options, nonce=nonce, module=module
-        )
         stdin = options.stdin.encode() if isinstance(options.stdin, str) else options.stdin
         sinks = Sinks(self._output.stdout, self._output.stderr, reader.feed)
         box = await self._sandbox._backend.create(self._plan)
@@ -191,8 +191,9 @@ class _Run:
             box.kill(Cause.DISPOSED)
         collected: CollectedFiles | None = None
         try:
-            self._started_at = time.monotonic()
-            outcome = await box.exec(command, stdin=stdin, sinks=sinks)
+            outcome = await box.exec(
+                commands.command_of(options), stdin=stdin, control=self._request(nonce), sinks=sinks
+            )
             isolation = box.isolation
             if options.collect:
                 collected = await box.collect(
@@ -208,33 +209,43 @@ class _Run:
         self._output.finish()
         if self._output.callback_error is not None:
             raise self._output.callback_error
-        return self._result(
-            judge(outcome, reader, options),
-            outcome,
-            isolation,
-            queue_ms,
-            {} if collected is None else collected.files,
-        )
+        files = {} if collected is None else collected.files
+        return self._result(judge(outcome, reader, options), outcome, isolation, files)
+
+    async def _request(self, nonce: bytes) -> bytes:
+        """What the harness reads; the box is being set up meanwhile, and starts after it."""
+        options = self._options
+        if options.mode == "program":
+            request = commands.request_for_program(options, nonce)
+        else:
+            code: str | Module = self._code
+            if options.language != "python":
+                answer = await self._sandbox._transformer.transform(self._code, options.language)
+                if isinstance(answer, Refusal):
+                    raise _RefusedError(answer)
+                code = answer
+            request = commands.request_for_snippet(code, self._context, options, nonce)
+        self._started_at = time.monotonic()
+        return request
 
     def _nothing(self, code: SandboxErrorCode, error: str) -> SandboxResult:
         """A result of a run that was not started."""
         cause = Cause.ABORTED if code is SandboxErrorCode.ABORTED else Cause.DISPOSED
         outcome = Outcome(cause, None, None, 0.0, Usage(0.0, 0))
-        return self._result(Verdict(code, error), outcome, _no_isolation(), 0.0, {})
+        return self._result(Verdict(code, error), outcome, _no_isolation(), {})
 
-    def _refused(self, refusal: Refusal, queue_ms: float) -> SandboxResult:
+    def _refused(self, refusal: Refusal) -> SandboxResult:
         verdict = Verdict(
             SandboxErrorCode.INVALID_CODE, refusal.message, line=refusal.line, column=refusal.column
         )
         outcome = Outcome(Cause.EXITED, None, None, 0.0, Usage(0.0, 0))
-        return self._result(verdict, outcome, _no_isolation(), queue_ms, {})
+        return self._result(verdict, outcome, _no_isolation(), {})
 
     def _result(
         self,
         verdict: Verdict,
         outcome: Outcome,
         isolation: Isolation,
-        queue_ms: float,
         files: Mapping[str, bytes],
     ) -> SandboxResult:
         output = self._output
@@ -245,7 +256,7 @@ class _Run:
             stderr=output.text("stderr"),
             output=output.interleaved(),
             duration_ms=outcome.duration_ms,
-            queue_ms=queue_ms,
+            queue_ms=self._queue_ms,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             error=verdict.error,
@@ -265,6 +276,14 @@ class _Run:
             warm=False,
             run_id=self._run_id,
         )
+
+
+class _RefusedError(Exception):
+    """The transformer refused the code: the run ends before it starts."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 def _no_isolation() -> Isolation:

@@ -62,6 +62,7 @@ class Transformer:
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._buffer = bytearray()
+        self._reason = ""
 
     async def start(self) -> None:
         """Starts the box where none is running."""
@@ -77,26 +78,32 @@ class Transformer:
                 )
             plan = BoxPlan(roots.transformer_environment(runtime), _LIMITS)
             self._box = await self._backend.create(plan)
-            started = asyncio.get_running_loop().create_future()
+            started: asyncio.Future[ControlFeed] = asyncio.get_running_loop().create_future()
             sinks = Sinks(_drop, _drop, self._take, started.set_result)
             self._buffer.clear()
-            self._serving = asyncio.create_task(self._serve(self._box, sinks))
-            self._feed = await started
+            serving = asyncio.create_task(self._serve(self._box, sinks))
+            self._serving = serving
+            both: list[asyncio.Future[Any]] = [started, serving]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not started.done():
+                started.cancel()
+                raise InternalError(self._reason, retry_safe=True)
+            self._feed = started.result()
 
     async def _serve(self, box: Box, sinks: Sinks) -> None:
-        reason = "the transformer's box ended"
+        self._reason = "the transformer's box ended"
         try:
             outcome = await box.exec(
-                Command(_ARGV, env={"LANG": "C.UTF-8"}), stdin=b"", sinks=sinks
+                Command(_ARGV, env={"LANG": "C.UTF-8"}), stdin=b"", control=b"", sinks=sinks
             )
-            reason += f" ({outcome.cause}, exit code {outcome.exit_code})"
+            self._reason += f" ({outcome.cause}, exit code {outcome.exit_code})"
         except ClocheError as error:
-            reason = error.message
+            self._reason = error.message
         finally:
             self._feed = None
             for future in self._pending.values():
                 if not future.done():
-                    future.set_exception(InternalError(reason, retry_safe=True))
+                    future.set_exception(InternalError(self._reason, retry_safe=True))
             self._pending.clear()
             await box.destroy()
 

@@ -96,7 +96,7 @@ def _explained(frame: dict[str, Any], outcome: Outcome) -> Verdict:
     error = frame.get("error")
     if not isinstance(error, dict):
         return _ended(outcome)
-    code = error.get("code")
+    code = _text(error.get("code"), 64)
     name, message = _text(error.get("name"), 200), _text(error.get("message"), _MESSAGE_LIMIT)
     if name and message:
         told = message if message.startswith(name) else f"{name}: {message}"

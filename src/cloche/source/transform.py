@@ -49,6 +49,17 @@ _INERT = (
 )
 _LEADING = syntax.COMMENTS | _TYPES | _IMPORTS | {"empty_statement", "enum_declaration"}
 
+_DEFAULT_DECLARATIONS = frozenset(
+    {
+        "function_declaration",
+        "generator_function_declaration",
+        "function_signature",
+        "class_declaration",
+        "abstract_class_declaration",
+        "interface_declaration",
+    }
+)
+
 _OPEN = "export default await (async () => {"
 _CLOSE = "\n})();"
 # Without an import or export a runtime may take the text for CommonJS, which is not strict. It
@@ -204,7 +215,9 @@ class _Module:
             self._overwrite(keywords[0], ";void ")
             self._overwrite(keywords[-1], "(")
             self._insert(value.end_byte, ")")
-        elif statement.child_by_field_name("declaration") is not None:
+        elif (declaration := statement.child_by_field_name("declaration")) is not None:
+            if len(keywords) > 1 and declaration.type not in _DEFAULT_DECLARATIONS:
+                return  # `export default const`: for the runtime to refuse
             for keyword in keywords:
                 self._overwrite(keyword)
         elif (specifier := _specifier(statement)) and _side_effect_import(statement):

@@ -1,0 +1,1 @@
+"""Cloche's figures as ratios against bare tools: `python -m bench`."""

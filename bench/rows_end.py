@@ -1,0 +1,151 @@
+"""From a deadline to the moment when nothing of the run is alive, as an outside observer sees it.
+
+The deadline is counted twice: from the mark that the guest itself sets as its first act, and from
+the call of `run`, which is before it in any case (it includes the set-up of the box), so that
+nothing can be won by a clock that starts late.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloche
+from bench.pairs import Row, Scale, Target
+
+_MEMORY_LIMIT_MB = 128
+_LEAST_HELD_BYTES = 90 * 1024 * 1024
+_TARGET = Target("p99", 50)
+_MISSES_PER_KILL = 5
+
+_PYTHON = """
+import os, time
+print(time.monotonic_ns(), flush=True)
+reader, writer = os.pipe()
+for spins in (True, False):
+    if os.fork() == 0:
+        if os.fork() != 0:
+            os._exit(0)
+        os.setsid()
+        held = b"x" * (30 << 20)
+        os.write(writer, b".")
+        while True:
+            spins or time.sleep(60)
+    os.wait()
+held = b"x" * (32 << 20)
+os.read(reader, 1), os.read(reader, 1)
+print("holding", flush=True)
+while True:
+    pass
+"""
+_BUN = """
+console.log(String(process.hrtime.bigint()));
+const held = new Uint8Array(95 << 20).fill(1);
+console.log("holding");
+while (held) ;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    name: str
+    code: str
+    language: str
+    processes_count: int
+
+
+_GUESTS = (
+    _Guest("Python and 2 double-forked", _PYTHON, "python", 4),  # with the box's init
+    _Guest("Bun", _BUN, "javascript", 2),
+)
+
+
+class _Killing:
+    """One sandbox, one observer, one death after another."""
+
+    def __init__(
+        self,
+        sandbox: cloche.ProcessSandbox,
+        observer: asyncio.subprocess.Process,
+        deadline_ms: int,
+    ) -> None:
+        self._sandbox = sandbox
+        self._deadline_ms = deadline_ms
+        self._observer = observer
+
+    async def observe(self, guest: _Guest) -> tuple[float, float] | None:
+        """How late (ms) the end was: after the guest's mark, after the call.
+
+        None where a busy machine did not let the guest come to hold its memory in time.
+        """
+        printed = ""
+        stdin, stdout = self._observer.stdin, self._observer.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def on_output(_: str, text: str) -> None:
+            nonlocal printed
+            before, printed = printed, printed + text
+            if "holding" in printed and "holding" not in before:
+                stdin.write(b"look\n")
+
+        fields: dict[str, Any] = {"language": guest.language, "on_output": on_output}
+        called_at = time.monotonic_ns()
+        result = await self._sandbox.run(guest.code, **fields)
+        if "holding" not in printed:
+            return None
+        seen_count, gone_at = int(await stdout.readline()), int(await stdout.readline())
+        if result.error_code != cloche.SandboxErrorCode.TIMEOUT:
+            raise RuntimeError(f"the guest ended before its deadline: {result.error}")
+        if result.usage.peak_memory_bytes < _LEAST_HELD_BYTES:
+            raise RuntimeError(f"the guest held only {result.usage.peak_memory_bytes} bytes")
+        if seen_count != guest.processes_count:
+            return None  # looked too late
+        marked_at = int(printed.split()[0])
+        after_mark, after_call = (
+            (gone_at - at) / 1e6 - self._deadline_ms for at in (marked_at, called_at)
+        )
+        return after_mark, after_call
+
+
+async def measure(scale: Scale) -> AsyncIterator[Row]:
+    """Guests that hold 100 MB under a limit of 128 MB, killed by their deadline.
+
+    Raises:
+        RuntimeError: a guest was not what it should be, or too few could be measured.
+    """
+    observer = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-I", "-S", str(Path(__file__).with_name("observer.py")), str(os.getpid())),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with cloche.create_process_sandbox(
+            mode="program", timeout_ms=scale.deadline_ms, memory_limit_mb=_MEMORY_LIMIT_MB
+        ) as sandbox:
+            killing = _Killing(sandbox, observer, scale.deadline_ms)
+            for guest in _GUESTS:
+                await killing.observe(guest)  # a warm-up
+                late: list[tuple[float, float]] = []
+                misses_count = 0
+                while len(late) < scale.kills_count:
+                    lateness = await killing.observe(guest)
+                    if lateness is not None:
+                        late.append(lateness)
+                        continue
+                    misses_count += 1
+                    if misses_count > _MISSES_PER_KILL * scale.kills_count:
+                        raise RuntimeError(f"{guest.name}: the machine is too busy to measure")
+                after_mark, after_call = zip(*late, strict=True)
+                name = f"deadline → nothing alive: {guest.name}"
+                yield Row(f"{name}, from its start", after_mark, target=_TARGET)
+                yield Row(f"{name}, from the call", after_call, target=_TARGET)
+    finally:
+        assert observer.stdin is not None
+        observer.stdin.close()
+        await observer.wait()
