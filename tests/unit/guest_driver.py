@@ -1,4 +1,7 @@
-"""Starts a guest harness as a plain process, with pipes on fds 0 to 4, and reads what it leaves."""
+"""Starts a guest harness as a plain process and reads what it leaves.
+
+Fds 0 to 2 and 4 are pipes; fd 3 is a memory file with the request, as in a box.
+"""
 
 import fcntl
 import importlib.util
@@ -51,12 +54,21 @@ def _pipe() -> tuple[int, int]:
     return high[0], high[1]
 
 
+def _memory_file(body: bytes) -> int:
+    low = os.memfd_create("request")
+    os.pwrite(low, len(body).to_bytes(4, "big") + body, 0)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 20)
+    os.close(low)
+    return high
+
+
 def start(
     argv: list[str], request: dict[str, Any], *, stdin: str = "", timeout_s: float = 20
 ) -> Ended:
     """Run `argv` with `request` on fd 3; killed, with exit code -9, after `timeout_s`."""
-    pipes = [_pipe() for _ in range(5)]
-    inner = [pipes[0][0], pipes[1][1], pipes[2][1], pipes[3][0], pipes[4][1]]
+    pipes = {number: _pipe() for number in (0, 1, 2, 4)}
+    body = json.dumps({"nonce": NONCE.hex(), **request}).encode()
+    inner = [pipes[0][0], pipes[1][1], pipes[2][1], _memory_file(body), pipes[4][1]]
     pid = os.posix_spawn(
         argv[0],
         argv,
@@ -78,11 +90,9 @@ def start(
         except BrokenPipeError:
             pass
 
-    body = json.dumps({"nonce": NONCE.hex(), **request}).encode()
     jobs = [
         *(threading.Thread(target=drain, args=(number,)) for number in (1, 2, 4)),
         threading.Thread(target=feed, args=(0, stdin.encode())),
-        threading.Thread(target=feed, args=(3, len(body).to_bytes(4, "big") + body)),
     ]
     timer = threading.Timer(timeout_s, os.kill, (pid, 9))
     for job in [*jobs, timer]:

@@ -74,7 +74,10 @@ class Box(Protocol):
 
     @property
     def isolation(self) -> Isolation:
-        """What was enforced on the last command, as read back before it started."""
+        """What was enforced on the last command, as read back before it started.
+
+        No controls before the first one.
+        """
         ...
 
     def kill(self, cause: Cause) -> None:

@@ -41,7 +41,6 @@ class NamespacesBackend:
         self._launcher: launching.Launcher | None = None
         self._parents = cgroup.CgroupParents(1, {})
         self._closed = False
-        self._filter = seccomp.default_filter().hex()
         self._boxes: set[namespaces_box.NamespacesBox] = set()
         self._empty: deque[namespaces_box.NamespacesBox] = deque()
         self._destroying: set[asyncio.Future[None]] = set()
@@ -63,7 +62,9 @@ class NamespacesBackend:
             token = f"cloche-{os.getpid()}-{secrets.token_hex(4)}"
             self._parents = cgroup.find_parents(token)
             try:
-                self._launcher = launching.Launcher(set(self._parents.folders.values()))
+                self._launcher = launching.Launcher(
+                    set(self._parents.folders.values()), seccomp.default_filter()
+                )
             except launching.LauncherError as error:
                 cgroup.remove_parents(self._parents)
                 raise UnavailableError(
@@ -83,7 +84,7 @@ class NamespacesBackend:
         launcher = await self._serving(plan.environment)
         box = self._take_empty() or self._make_empty(launcher)
         try:
-            box.build(plan, self._filter)
+            box.build(plan)
         except BaseException:
             await box.destroy()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cloche.backends import namespaces_command, namespaces_report
@@ -108,12 +109,11 @@ class NamespacesBox:
         """False once it is known to have died."""
         return self.killed is None and self.events.empty()
 
-    def build(self, plan: BoxPlan, program: str) -> None:
+    def build(self, plan: BoxPlan) -> None:
         """Tells an empty box what to become.
 
         Args:
             plan: Its environment is one that the launcher had when the box was made.
-            program: The seccomp filter, in hex.
 
         Raises:
             UnavailableError: the cgroup does not take the limits.
@@ -137,7 +137,6 @@ class NamespacesBox:
                     ],
                     "sysctls": _SYSCTLS,
                     "scratch": _scratch(plan),
-                    "seccomp": program,
                 },
                 [] if bundle is None else [bundle],
             )
@@ -166,8 +165,7 @@ class NamespacesBox:
     @property
     def isolation(self) -> Isolation:
         """See `backends.base.Box.isolation`."""
-        assert self._isolation is not None, "no command has started yet"
-        return self._isolation
+        return self._isolation or Isolation("namespaces", MappingProxyType({}))
 
     def kill(self, cause: Cause) -> None:
         """See `backends.base.Box.kill`."""

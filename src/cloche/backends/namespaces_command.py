@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cloche.errors import InternalError, UnavailableError
+from cloche.linux import files, processes
 from cloche.linux import limits as kernel_limits
-from cloche.linux import processes
 from cloche.model.outcome import Cause, Outcome, Usage
 
 if TYPE_CHECKING:
@@ -52,7 +52,14 @@ class CommandRun:
         stdin_end = make_pipe(guest_reads=True)
         stdout_end = make_pipe(guest_reads=False)
         stderr_end = make_pipe(guest_reads=False)
-        control_end = make_pipe(guest_reads=True)
+        self._control: processes.Feeder | None = None
+        self._request_file = -1
+        if sinks.control is None:
+            # A memory file is read in one go; a pipe would have to be waited for.
+            self._request_file = files.make_memory_file("request")
+            guest_ends.append(os.dup(self._request_file))
+        else:
+            self._control = processes.Feeder(make_pipe(guest_reads=True))
         result_end = make_pipe(guest_reads=False)
         self._let_go = make_pipe(guest_reads=True)
         self._pumps = [
@@ -60,7 +67,7 @@ class CommandRun:
             processes.Pump(stderr_end, sinks.stderr),
             processes.Pump(result_end, sinks.result),
         ]
-        self._stdin, self._control = processes.Feeder(stdin_end), processes.Feeder(control_end)
+        self._stdin = processes.Feeder(stdin_end)
         self._stdin.finish(stdin)
         self._sinks = sinks
         self._request: bytes | asyncio.Future[bytes] = (
@@ -102,8 +109,8 @@ class CommandRun:
             self._box.report(pid)
             request = self._request
             request = request if isinstance(request, bytes) else await request
-            if self._sinks.control is None:
-                self._control.finish(request)
+            if self._control is None or self._sinks.control is None:
+                files.fill_memory_file(self._request_file, request)
             else:
                 self._control.write(request)
                 self._sinks.control(self._control)
@@ -206,9 +213,11 @@ class CommandRun:
         for pump in self._pumps:
             pump.close()
         self._stdin.close()
-        self._control.close()
+        if self._control is not None:
+            self._control.close()
         if not isinstance(self._request, bytes):
             self._request.cancel()
-        if self._let_go >= 0:
-            os.close(self._let_go)
-            self._let_go = -1
+        for descriptor in (self._let_go, self._request_file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._let_go = self._request_file = -1

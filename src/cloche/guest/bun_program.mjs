@@ -1,23 +1,12 @@
 // Preloaded before a JavaScript or TypeScript program: adds an error frame to what Bun does anyway.
 //
-// In:  fd 3, one frame: 4 bytes big-endian length + JSON {nonce, path}.
+// In:  fd 3, a memory file with one frame: 4 bytes big-endian length + JSON {nonce, path}.
 // Out: fd 4, a frame only when an error that nobody handles ends the program: 16 bytes nonce + 4
 //      bytes big-endian length + JSON. Bun's own message on stderr and the exit code stay as they
 //      are; the exit code alone is the verdict.
 
-async function readRequest() {
-  const chunks = [];
-  for await (const chunk of Bun.file(3).stream()) {
-    chunks.push(chunk);
-    const bytes = Buffer.concat(chunks);
-    if (bytes.length < 4) continue;
-    const end = 4 + bytes.readUInt32BE(0);
-    if (bytes.length >= end) return JSON.parse(bytes.toString("utf8", 4, end));
-  }
-  throw new Error("the request ended early");
-}
-
-const { nonce, path } = await readRequest();
+const frame = Buffer.from(Bun.mmap("/proc/self/fd/3", { shared: false }));
+const { nonce, path } = JSON.parse(frame.toString("utf8", 4, 4 + frame.readUInt32BE(0)));
 const fatal = [];
 
 // Looking at an error changes how Bun prints it: it is described when Bun has done so, at the exit.

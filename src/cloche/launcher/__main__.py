@@ -45,6 +45,7 @@ class Launcher:
         self._channel = channel
         self._owner = owner
         self._cgroups = cgroups
+        self._filter = b""
         self._boxes: dict[int, int] = {}
         self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
         self._poller = select.poll()
@@ -67,7 +68,9 @@ class Launcher:
         message, descriptors = wire.receive(self._channel)
         if message is None:
             return False
-        if message["op"] == "environment":
+        if message["op"] == "filter":
+            self._filter = bytes.fromhex(message["program"])
+        elif message["op"] == "environment":
             event: dict[str, Any] = {"event": "built"}
             try:
                 environment.build(message["id"], message["entries"])
@@ -105,7 +108,7 @@ class Launcher:
                     syscalls.close_all_but([channel.fileno(), self._lifeline, hold, *groups])
                     if os.read(hold, 1) == b"g":
                         os.close(hold)
-                        init.run(channel, self._lifeline, request["init_id"], groups)
+                        init.run(channel, self._lifeline, request["init_id"], groups, self._filter)
                 finally:
                     os._exit(0)
             self._boxes[pidfd] = pid

@@ -36,7 +36,9 @@ _PROC_MASKED = ("cmdline", "kallsyms", "keys", "key-users", "modules")
 _SCRATCH_PLACES = (("workspace", "/workspace"), ("tmp", "/tmp"), ("shm", "/dev/shm"))
 
 
-def run(channel: socket.socket, lifeline: int, init_id: int | None, groups: list[int]) -> None:
+def run(
+    channel: socket.socket, lifeline: int, init_id: int | None, groups: list[int], program: bytes
+) -> None:
     """Makes the box and serves it until Cloche or the launcher goes. Never returns.
 
     Args:
@@ -44,6 +46,7 @@ def run(channel: socket.socket, lifeline: int, init_id: int | None, groups: list
         lifeline: Ends with the launcher.
         init_id: The id inside that init takes; None where the box has but one.
         groups: `cgroup.procs` of every cgroup to join.
+        program: The guests' seccomp filter.
     """
     step = "cgroup"
     try:
@@ -66,7 +69,7 @@ def run(channel: socket.socket, lifeline: int, init_id: int | None, groups: list
         workspace = _mount_scratch(plan, descriptors[0] if descriptors else None, mounts)
         commands.tell(channel, {"event": "ready"}, [workspace])
         os.close(workspace)
-        commands.Commands(channel, lifeline, bytes.fromhex(plan["seccomp"])).serve()
+        commands.Commands(channel, lifeline, program).serve()
     except OSError as error:
         commands.tell(channel, wire.failure(step, error))
     finally:

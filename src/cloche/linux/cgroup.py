@@ -134,10 +134,19 @@ class Cgroup:
             raise
 
     def _write(self, controller: str, name: str, value: object) -> None:
-        (self._folders[controller] / name).write_text(str(value))
+        # Not through pathlib: this is on the way of every run.
+        descriptor = os.open(f"{self._folders[controller]}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, str(value).encode())
+        finally:
+            os.close(descriptor)
 
     def _read(self, controller: str, name: str) -> str:
-        return (self._folders[controller] / name).read_text().strip()
+        descriptor = os.open(f"{self._folders[controller]}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 65536).decode().strip()
+        finally:
+            os.close(descriptor)
 
     def apply(self, limits: Limits) -> None:
         """Writes the limits; raises OSError where the kernel refuses one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import fnmatch
 import os
 import stat
@@ -16,6 +17,23 @@ _RESOLVE_NO_XDEV, _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH
 _RESOLVE = _RESOLVE_NO_XDEV | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
 _DEPTH_LIMIT = 64
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def make_memory_file(name: str) -> int:
+    """An empty file that is nowhere but in memory; the caller closes it."""
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def fill_memory_file(descriptor: int, data: bytes) -> None:
+    """Writes all of it, leaves the position at the start, and lets nobody change it any more.
+
+    Source: man 2 memfd_create, "File sealing".
+    """
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, memoryview(data)[done:], done)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 class _OpenHow(ctypes.Structure):

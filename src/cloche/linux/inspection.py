@@ -68,18 +68,30 @@ def _parse_limits(text: str) -> dict[str, int | None]:
     return limits
 
 
+def _read(path: str) -> str:
+    """The whole of a /proc file; not through pathlib: this is on the way of every run."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = []
+        while chunk := os.read(descriptor, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
 def inspect_process(pid: int, *, proc: Path = Path("/proc")) -> ProcessFacts:
     """Reads what the kernel says of `pid`.
 
     Raises:
         OSError: the process is gone.
     """
-    base = proc / str(pid)
-    status = _parse_status((base / "status").read_text())
+    base = f"{proc}/{pid}"
+    status = _parse_status(_read(f"{base}/status"))
     capabilities = 0
     for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
         capabilities |= int(status[name], 16)
-    devices = (base / "net/dev").read_text().splitlines()[2:]
+    devices = _read(f"{base}/net/dev").splitlines()[2:]
     return ProcessFacts(
         uid=tuple(map(int, status["Uid"].split())),
         groups=tuple(map(int, status["Groups"].split())),
@@ -87,8 +99,8 @@ def inspect_process(pid: int, *, proc: Path = Path("/proc")) -> ProcessFacts:
         no_new_privs=status["NoNewPrivs"] == "1",
         seccomp=int(status["Seccomp"]),
         pid_depth=len(status["NSpid"].split()),
-        limits=_parse_limits((base / "limits").read_text()),
-        mounts=_parse_mounts((base / "mountinfo").read_text()),
+        limits=_parse_limits(_read(f"{base}/limits")),
+        mounts=_parse_mounts(_read(f"{base}/mountinfo")),
         interfaces=tuple(line.partition(":")[0].strip() for line in devices),
     )
 

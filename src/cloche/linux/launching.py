@@ -122,8 +122,12 @@ class BoxChannel:
 class Launcher:
     """The launcher's process. Thread-safe; start it once, ask it for any number of boxes."""
 
-    def __init__(self, cgroup_folders: Iterable[Path]) -> None:
+    def __init__(self, cgroup_folders: Iterable[Path], program: bytes) -> None:
         """Starts the launcher and waits until it serves.
+
+        Args:
+            cgroup_folders: Removed by the launcher when Cloche is gone.
+            program: The seccomp filter of every guest.
 
         Raises:
             LauncherError: with what the launcher or the kernel said.
@@ -168,6 +172,7 @@ class Launcher:
             told = message["message"] if message else self._last_words()
             self.close()
             raise LauncherError(told or "the launcher ended without a word")
+        _send(self._channel, {"op": "filter", "program": program.hex()}, ())
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from cloche.backends.namespaces import NamespacesBackend
 from cloche.model.snippet import RunOptions, SandboxOptions
-from cloche.snippets.process import ProcessSandbox
+from cloche.snippets.process import ProcessSandbox, check_options, merge_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ def create_process_sandbox(
     Raises:
         InvalidRequestError: a field is unknown or wrong.
     """
+    check_options(options, SandboxOptions)
     return ProcessSandbox(SandboxOptions.of(options, fields), NamespacesBackend())
 
 
@@ -42,6 +43,5 @@ async def run(
     See `ProcessSandbox.run` for arguments, result and errors. Whoever runs more than once makes
     a sandbox and keeps it: starting one costs a tenth of a second.
     """
-    given = {**(options.given if options is not None else {}), **fields}
-    async with create_process_sandbox(**given) as sandbox:
+    async with create_process_sandbox(**merge_fields(options, fields)) as sandbox:
         return await sandbox.run(code, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -16,7 +17,7 @@ from cloche.frames import NONCE_BYTES, ResultReader
 from cloche.linux.probe import probe_host
 from cloche.model.outcome import Cause, Outcome, Usage
 from cloche.model.plan import Isolation
-from cloche.model.snippet import RuntimeInfo, SandboxOptions, SandboxResult
+from cloche.model.snippet import RunOptions, RuntimeInfo, SandboxOptions, SandboxResult
 from cloche.queue import SlotQueue
 from cloche.snippets import commands
 from cloche.snippets.context import check_context
@@ -25,12 +26,13 @@ from cloche.snippets.transformer import Module, Refusal, Transformer
 from cloche.snippets.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from cloche.backends.base import Backend, CollectedFiles
     from cloche.environments.runtimes import Runtime
+    from cloche.model.abort import AbortSignal
     from cloche.model.plan import BoxPlan
-    from cloche.model.snippet import RunFields, RunOptions
+    from cloche.model.snippet import RunFields
 
 _CODE_LIMIT_BYTES = 8 * 1024 * 1024
 _COLLECT_LIMIT_BYTES = 64 * 1024 * 1024
@@ -50,11 +52,12 @@ class ProcessSandbox:
         self._queue = SlotQueue(_SLOTS_COUNT, options.max_pending)
         self._transformer = Transformer(backend)
         self._boxes: set[Box] = set()
-        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._in_flight: set[asyncio.Future[None]] = set()
         self._disposed = False
 
     async def __aenter__(self) -> Self:
         """Makes ready what every run needs: a first run is then as fast as the next ones."""
+        self._refuse_when_disposed()
         try:
             runtime = commands.choose_runtime(self._options)
             await self._backend.prepare(commands.environment_of(runtime))
@@ -74,8 +77,8 @@ class ProcessSandbox:
         self._disposed = True
         for box in list(self._boxes):
             box.kill(Cause.DISPOSED)
-        while others := self._in_flight - {asyncio.current_task()}:
-            await asyncio.wait(others)
+        while self._in_flight:
+            await asyncio.wait(list(self._in_flight))
         await self._transformer.close()
         await self._backend.close()
 
@@ -107,17 +110,33 @@ class ProcessSandbox:
         Ensures: no process of the run exists and nothing that it wrote is left, also when the
             awaiting task is cancelled.
         """
-        if self._disposed:
-            raise DisposedError("the sandbox is disposed; create another one", retry_safe=True)
-        given = {**(options.given if options is not None else {}), **fields}
+        self._refuse_when_disposed()
+        given = merge_fields(options, fields)
         run = _Run(self, code, context, self._options.override(given))
-        task = asyncio.current_task()
-        assert task is not None
-        self._in_flight.add(task)
+        ended = asyncio.get_running_loop().create_future()
+        self._in_flight.add(ended)
         try:
             return await run.finish()
         finally:
-            self._in_flight.discard(task)
+            self._in_flight.discard(ended)
+            ended.set_result(None)
+
+    def _refuse_when_disposed(self) -> None:
+        if self._disposed:
+            raise DisposedError("the sandbox is disposed; create another one", retry_safe=True)
+
+
+def check_options(options: Any, kind: type) -> None:
+    """Raises InvalidRequestError when the options are neither None nor of their kind."""
+    if options is not None and not isinstance(options, kind):
+        told = f"options: must be {kind.__name__}, not {type(options).__name__}"
+        raise InvalidRequestError(told, retry_safe=True)
+
+
+def merge_fields(options: RunOptions | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a run, from its options and its keywords; these win."""
+    check_options(options, RunOptions)
+    return {**(options.given if options is not None else {}), **fields}
 
 
 class _Run:
@@ -135,9 +154,11 @@ class _Run:
         self._options = options
         self._code = _check_code(code)
         if context and options.mode == "program":
-            raise InvalidRequestError("context: a program has none; use stdin, args or files")
+            raise InvalidRequestError(
+                "context: a program has none; use stdin, args or files", retry_safe=True
+            )
         if options.args and options.mode == "snippet":
-            raise InvalidRequestError("args: a snippet has none; use the context")
+            raise InvalidRequestError("args: a snippet has none; use the context", retry_safe=True)
         self._context = check_context(context, options.language)
         self._runtime: Runtime = commands.choose_runtime(options)
         self._plan: BoxPlan = admit(
@@ -161,7 +182,11 @@ class _Run:
         queued_at = time.monotonic()
         if signal is not None and signal.aborted:
             return self._nothing(SandboxErrorCode.ABORTED, "the signal had fired already")
-        async with self._sandbox._queue.slot(self._options.queue_timeout_ms):
+        async with contextlib.AsyncExitStack() as held:
+            with contextlib.suppress(TimeoutError):
+                async with _ended_by(signal):
+                    slot = self._sandbox._queue.slot(self._options.queue_timeout_ms)
+                    await held.enter_async_context(slot)
             self._queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
             if self._sandbox._disposed:
                 return self._nothing(SandboxErrorCode.DISPOSED, "the sandbox was disposed")
@@ -286,6 +311,31 @@ class _RefusedError(Exception):
         self.refusal = refusal
 
 
+@contextlib.asynccontextmanager
+async def _ended_by(signal: AbortSignal | None) -> AsyncIterator[None]:
+    """Ends its body with TimeoutError when the signal fires."""
+    if signal is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    is_open = True
+    async with asyncio.timeout(None) as scope:
+
+        def expire() -> None:
+            if is_open:
+                scope.reschedule(loop.time())
+
+        def fire() -> None:
+            loop.call_soon_threadsafe(expire)
+
+        signal.subscribe(fire)
+        try:
+            yield
+        finally:
+            is_open = False
+            signal.unsubscribe(fire)
+
+
 def _no_isolation() -> Isolation:
     """Of a run for which no box was made."""
     return Isolation("none", MappingProxyType({}))
@@ -293,11 +343,13 @@ def _no_isolation() -> Isolation:
 
 def _check_code(code: Any) -> str:
     if not isinstance(code, str):
-        raise InvalidRequestError(f"code: must be str, not {type(code).__name__}")
+        raise InvalidRequestError(f"code: must be str, not {type(code).__name__}", retry_safe=True)
     try:
         size = len(code.encode())
     except UnicodeEncodeError:
-        raise InvalidRequestError("code: has a lone surrogate") from None
+        raise InvalidRequestError("code: has a lone surrogate", retry_safe=True) from None
     if size > _CODE_LIMIT_BYTES:
-        raise InvalidRequestError(f"code: {size} bytes, over the limit of {_CODE_LIMIT_BYTES}")
+        raise InvalidRequestError(
+            f"code: {size} bytes, over the limit of {_CODE_LIMIT_BYTES}", retry_safe=True
+        )
     return code

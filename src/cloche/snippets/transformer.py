@@ -62,7 +62,7 @@ class Transformer:
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._buffer = bytearray()
-        self._reason = ""
+        self._failure: ClocheError | None = None  # of the last box that ended
 
     async def start(self) -> None:
         """Starts the box where none is running."""
@@ -78,32 +78,36 @@ class Transformer:
                 )
             plan = BoxPlan(roots.transformer_environment(runtime), _LIMITS)
             self._box = await self._backend.create(plan)
-            started: asyncio.Future[ControlFeed] = asyncio.get_running_loop().create_future()
-            sinks = Sinks(_drop, _drop, self._take, started.set_result)
-            self._buffer.clear()
-            serving = asyncio.create_task(self._serve(self._box, sinks))
-            self._serving = serving
-            both: list[asyncio.Future[Any]] = [started, serving]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not started.done():
-                started.cancel()
-                raise InternalError(self._reason, retry_safe=True)
-            self._feed = started.result()
+            connected = asyncio.Event()
 
-    async def _serve(self, box: Box, sinks: Sinks) -> None:
-        self._reason = "the transformer's box ended"
+            def connect(feed: ControlFeed) -> None:
+                self._feed = feed
+                connected.set()
+
+            self._buffer.clear()
+            self._serving = asyncio.create_task(
+                self._serve(self._box, Sinks(_drop, _drop, self._take, connect), connected)
+            )
+            await connected.wait()
+
+    async def _serve(self, box: Box, sinks: Sinks, connected: asyncio.Event) -> None:
+        failure: ClocheError = InternalError("the transformer's box was closed", retry_safe=True)
         try:
             outcome = await box.exec(
                 Command(_ARGV, env={"LANG": "C.UTF-8"}), stdin=b"", control=b"", sinks=sinks
             )
-            self._reason += f" ({outcome.cause}, exit code {outcome.exit_code})"
+            ending = f"{outcome.cause}, exit code {outcome.exit_code}"
+            failure = InternalError(f"the transformer's box ended ({ending})", retry_safe=True)
         except ClocheError as error:
-            self._reason = error.message
+            failure = error
+        except OSError as error:
+            failure = InternalError(f"the transformer's box: {error}", retry_safe=True)
         finally:
-            self._feed = None
+            self._feed, self._failure = None, failure
+            connected.set()  # whoever waits for it finds the failure
             for future in self._pending.values():
                 if not future.done():
-                    future.set_exception(InternalError(self._reason, retry_safe=True))
+                    future.set_exception(failure)
             self._pending.clear()
             await box.destroy()
 
@@ -163,13 +167,15 @@ class Transformer:
         await self.start()
         feed = self._feed
         if feed is None:
-            raise InternalError("the transformer's box ended", retry_safe=True)
+            assert self._failure is not None, "a box that is not connected has ended"
+            raise self._failure
         identity = next(self._ids)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._pending[identity] = future
         feed.write(encode_request({"id": identity, "code": code, "language": language}))
         try:
-            return await asyncio.wait_for(future, _ANSWER_TIMEOUT_S)
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                return await future
         except TimeoutError:
             self._kill()
             raise InternalError("the transformer does not answer", retry_safe=True) from None

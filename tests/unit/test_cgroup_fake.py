@@ -1,0 +1,249 @@
+"""Control groups against plain folders that look like a cgroup file system, v1 and v2."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cloche.linux import cgroup
+from cloche.linux.cgroup import Cgroup, CgroupParents, find_parents, remove_parents
+from cloche.model.policy import Limits
+
+LIMITS = Limits(memory_mb=128, pids_count=64, cpu_count=1.5)
+FREE = Limits(memory_mb=128, pids_count=64)
+MIB = 1024 * 1024
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def parents_v1(root: Path, names: tuple[str, ...] = cgroup.CONTROLLERS) -> CgroupParents:
+    folders = {name: root / name / "cloche" for name in names}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    return CgroupParents(1, folders)
+
+
+def parents_v2(root: Path) -> CgroupParents:
+    folder = root / "cloche"
+    folder.mkdir()
+    return CgroupParents(2, dict.fromkeys(cgroup.CONTROLLERS, folder))
+
+
+def made(parents: CgroupParents, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
+    """A group whose folders hold the files that the kernel would have put there."""
+    real_mkdir = Path.mkdir
+    first = "memory.memsw.limit_in_bytes" if parents.version == 1 else "memory.swap.max"
+
+    def mkdir(path: Path, *arguments: int, **keywords: bool) -> None:
+        real_mkdir(path, *arguments, **keywords)
+        (path / first).touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", mkdir)
+        return Cgroup(parents, "box", limits)
+
+
+# -- where groups can be made --------------------------------------------------------------------
+
+
+def test_v1_makes_a_parent_in_each_hierarchy_below_its_own_group(tmp_path: Path) -> None:
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    write(
+        proc / "self/cgroup",
+        "9:memory:/docker/a\n8:cpu,cpuacct:/docker/b\n3:pids:/\n1:name=systemd:/x\n0::/y\n",
+    )
+    for place in ("memory/docker/a", "cpu/docker/b", "cpuacct/docker/b", "pids"):
+        (root / place).mkdir(parents=True)
+    parents = find_parents("cloche-1", proc=proc, root=root)
+    assert parents.version == 1
+    assert parents.folders == {
+        "memory": root / "memory/docker/a/cloche-1",
+        "pids": root / "pids/cloche-1",
+        "cpu": root / "cpu/docker/b/cloche-1",
+        "cpuacct": root / "cpuacct/docker/b/cloche-1",
+    }
+    assert all(folder.is_dir() for folder in parents.folders.values())
+    (parents.folders["pids"] / "left").mkdir()
+    remove_parents(parents)
+    remove_parents(parents)
+    assert not any(folder.exists() for folder in parents.folders.values())
+    assert (root / "pids").is_dir()
+
+
+def test_v1_leaves_out_a_controller_whose_group_cannot_be_made(tmp_path: Path) -> None:
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    write(proc / "self/cgroup", "9:memory:/gone\n3:pids:/\n0::/\n")
+    (root / "pids").mkdir(parents=True)
+    assert list(find_parents("c", proc=proc, root=root).folders) == ["pids"]
+
+
+def v2_host(tmp_path: Path, controllers: str = "cpuset cpu io memory pids") -> tuple[Path, Path]:
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    write(proc / "self/cgroup", "0::/user.slice/me\n")
+    group = root / "user.slice/me"
+    write(root / "cgroup.controllers", "cpuset cpu io memory pids")
+    write(group / "cgroup.controllers", controllers)
+    write(group / "cgroup.procs", "")
+    write(group / "cgroup.subtree_control", "")
+    return proc, root
+
+
+def test_v2_moves_itself_into_a_leaf_and_hands_controllers_down(tmp_path: Path) -> None:
+    proc, root = v2_host(tmp_path)
+    group = root / "user.slice/me"
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    parents = find_parents("cloche-2", proc=proc, root=root)
+    parent = group / "cloche-2"
+    assert parents.version == 2
+    assert parents.folders == dict.fromkeys(("memory", "pids", "cpu", "cpuacct"), parent)
+    assert (group / "cloche-2-self/cgroup.procs").read_text() == str(os.getpid())
+    for folder in (group, parent):
+        assert (folder / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+
+
+def test_v2_uses_only_the_controllers_that_were_delegated(tmp_path: Path) -> None:
+    proc, root = v2_host(tmp_path, "memory pids")
+    assert set(find_parents("c", proc=proc, root=root).folders) == {"memory", "pids"}
+
+
+@pytest.mark.parametrize("broken", ["cgroup.procs", "cgroup.subtree_control", "cgroup.controllers"])
+def test_v2_without_delegation_leaves_nothing_behind(tmp_path: Path, broken: str) -> None:
+    proc, root = v2_host(tmp_path)
+    group = root / "user.slice/me"
+    (group / broken).unlink()
+    (group / broken).mkdir()  # reading and writing fail, as they do without the right to
+    before = sorted(path.name for path in group.iterdir())
+    assert find_parents("c", proc=proc, root=root) == CgroupParents(2, {})
+    assert sorted(path.name for path in group.iterdir()) == before
+
+
+def test_no_proc_file_means_no_groups(tmp_path: Path) -> None:
+    parents = find_parents("c", proc=tmp_path / "none", root=tmp_path)
+    assert parents.folders == {}
+
+
+# -- one group -----------------------------------------------------------------------------------
+
+
+def test_v1_limits_are_written_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = made(parents_v1(tmp_path), LIMITS, monkeypatch)
+    memory, pids, cpu = (tmp_path / name / "cloche/box" for name in ("memory", "pids", "cpu"))
+    assert (memory / "memory.limit_in_bytes").read_text() == str(128 * MIB)
+    assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(128 * MIB)
+    assert (pids / "pids.max").read_text() == "65"
+    assert (cpu / "cpu.cfs_quota_us").read_text() == "150000"
+    assert int((cpu / "cpu.shares").read_text()) < 1024
+    assert group.memory_limit() == ("memory.limit_in_bytes", 128 * MIB)
+    assert group.pids_limit() == ("pids.max", 65)
+    assert group.cpu_quota() == ("cpu.cfs_quota_us", 1.5)
+    assert group.cpu_weight()[0] == "cpu.shares"
+    assert group.controllers == set(cgroup.CONTROLLERS)
+    (cpu / "cpu.cfs_quota_us").write_text("-1\n")
+    assert group.cpu_quota() == ("cpu.cfs_quota_us", None)
+
+
+def test_v2_limits_are_written_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = made(parents_v2(tmp_path), LIMITS, monkeypatch)
+    folder = tmp_path / "cloche/box"
+    assert (folder / "memory.max").read_text() == str(128 * MIB)
+    assert (folder / "memory.swap.max").read_text() == "0"
+    assert (folder / "pids.max").read_text() == "65"
+    assert (folder / "cpu.max").read_text() == "150000 100000"
+    assert int((folder / "cpu.weight").read_text()) < 100
+    assert group.memory_limit() == ("memory.max", 128 * MIB)
+    assert group.pids_limit() == ("pids.max", 65)
+    assert group.cpu_quota() == ("cpu.max", 1.5)
+    for name in ("memory.max", "pids.max"):
+        (folder / name).write_text("max\n")
+    (folder / "cpu.max").write_text("max 100000\n")
+    assert group.memory_limit() == ("memory.max", -1)
+    assert group.pids_limit() == ("pids.max", -1)
+    assert group.cpu_quota() == ("cpu.max", None)
+
+
+@pytest.mark.parametrize("make", [parents_v1, parents_v2])
+def test_without_a_cpu_limit_no_quota_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object
+) -> None:
+    made(make(tmp_path), FREE, monkeypatch)  # type: ignore[operator]
+    assert not list(tmp_path.rglob("cpu.cfs_quota_us")) + list(tmp_path.rglob("cpu.max"))
+
+
+def test_out_of_memory_kills_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(parents_v1(tmp_path / "1"), FREE, monkeypatch)
+    told = tmp_path / "1/memory/cloche/box/memory.oom_control"
+    told.write_text("oom_kill_disable 0\nunder_oom 1\noom_kill 3\n")
+    assert first.oom_kills_count() == 3
+    told.write_text("oom_kill_disable 0\nunder_oom 0\n")  # before Linux 4.13
+    assert first.oom_kills_count() == 0
+    (tmp_path / "2").mkdir()
+    second = made(parents_v2(tmp_path / "2"), FREE, monkeypatch)
+    told = tmp_path / "2/cloche/box/memory.events"
+    told.write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n")
+    assert second.oom_kills_count() == 1
+
+
+def test_usage_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(parents_v1(tmp_path / "1"), FREE, monkeypatch)
+    write(tmp_path / "1/cpuacct/cloche/box/cpuacct.usage", "12500000\n")
+    write(tmp_path / "1/memory/cloche/box/memory.max_usage_in_bytes", "4096\n")
+    assert (first.cpu_ms(), first.peak_memory_bytes()) == (12.5, 4096)
+    (tmp_path / "2").mkdir()
+    second = made(parents_v2(tmp_path / "2"), FREE, monkeypatch)
+    write(tmp_path / "2/cloche/box/cpu.stat", "usage_usec 12500\nuser_usec 1\n")
+    assert (second.cpu_ms(), second.peak_memory_bytes()) == (12.5, 0)  # no memory.peak here
+    write(tmp_path / "2/cloche/box/memory.peak", "8192\n")
+    assert second.peak_memory_bytes() == 8192
+
+
+def test_a_group_holds_a_process_only_when_every_hierarchy_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = parents_v1(tmp_path)
+    group = made(parents, FREE, monkeypatch)
+    lists = [folder / "box/cgroup.procs" for folder in parents.folders.values()]
+    for path in lists:
+        path.write_text("7\n77\n")
+    assert group.holds(77)
+    assert not group.holds(777)
+    lists[2].write_text("7\n")
+    assert not group.holds(77)
+
+
+def test_a_group_whose_limits_cannot_be_written_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = parents_v1(tmp_path)
+    real_write = Path.write_text
+
+    def write_text(path: Path, data: str) -> int:
+        if path.name == "pids.max":
+            raise OSError(22, "Invalid argument")
+        if path.parent.name == "box":
+            return len(data)  # a kernel's file, which is no obstacle to rmdir
+        return real_write(path, data)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(OSError, match="Invalid argument"):
+        Cgroup(parents, "box", FREE)
+    assert not list(tmp_path.rglob("box"))
+
+
+def test_a_group_in_use_says_that_it_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = made(parents_v2(tmp_path), FREE, monkeypatch)
+    folder = tmp_path / "cloche/box"
+    assert not group.destroy()
+    for path in folder.iterdir():
+        path.unlink()
+    assert group.destroy()
+    assert group.destroy()
+    assert not folder.exists()
