@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloche.backends import namespaces_box
 from cloche.errors import ClocheError, InternalError, UnavailableError
-from cloche.linux import cgroup, launching, seccomp
+from cloche.linux import cgroup, ids, launching, seccomp
 
 if TYPE_CHECKING:
     from cloche.backends.base import Box
@@ -39,6 +39,7 @@ class NamespacesBackend:
         """Starts nothing yet."""
         self._lock = threading.Lock()
         self._launcher: launching.Launcher | None = None
+        self._id_mode = ids.IdMode.REFUSED
         self._parents = cgroup.CgroupParents(1, {})
         self._closed = False
         self._boxes: set[namespaces_box.NamespacesBox] = set()
@@ -59,6 +60,13 @@ class NamespacesBackend:
             if self._launcher is not None:
                 self._launcher.close()
                 cgroup.remove_parents(self._parents)
+            self._id_mode = ids.choose_id_mode(_UID_BASE, 2 * _UID_PAIRS_COUNT)
+            if self._id_mode is ids.IdMode.REFUSED:
+                raise UnavailableError(
+                    "boxes would run as the host's root: this root may not map other ids",
+                    fact="root",
+                    fix="grant CAP_SETUID and CAP_SETGID, or run Cloche as a plain user",
+                )
             token = f"cloche-{os.getpid()}-{secrets.token_hex(4)}"
             self._parents = cgroup.find_parents(token)
             try:
@@ -123,7 +131,7 @@ class NamespacesBackend:
         box = namespaces_box.NamespacesBox(
             launcher,
             self._parents,
-            host_uid=uid if os.geteuid() == 0 else None,
+            host_uid=uid if self._id_mode is ids.IdMode.OWN else None,
             on_started=lambda: self._refill(launcher),
             on_destroyed=self._boxes.discard,
         )

@@ -117,7 +117,7 @@ class NamespacesBox:
 
         Raises:
             UnavailableError: the cgroup does not take the limits.
-            InternalError: the box is gone.
+            InternalError: the plan is too large to be sent.
         """
         self._plan = plan
         if self.cgroup is not None:
@@ -175,9 +175,11 @@ class NamespacesBox:
             self._init.kill()
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
-        """Asks the box's init; raises InternalError when it is gone."""
+        """Asks the box's init. When it is gone, its last events tell why; they come by `events`."""
         try:
             self._channel.send(message, descriptors)
+        except launching.PeerGoneError:
+            return
         except launching.LauncherError as error:
             raise InternalError(str(error), retry_safe=True) from error
 

@@ -158,7 +158,8 @@ function walk(holder, key, path, above, limit) {
   } catch (error) {
     throw new NoJSON(`${path}: toJSON threw ${messageOf(error)}`);
   }
-  if (typeof value === "bigint") throw new NoJSON(`${path}: a BigInt has no JSON form`);
+  if (typeof value === "bigint" || value instanceof BigInt)
+    throw new NoJSON(`${path}: a BigInt has no JSON form`);
   if (typeof value !== "object" || value === null) return;
   if (above.includes(value)) throw new NoJSON(`${path}: the value holds itself`);
   if (above.length >= limit) throw new TooDeep(`the value is nested deeper than ${limit} levels`);

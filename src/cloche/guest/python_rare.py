@@ -195,6 +195,8 @@ def walk(value: object, path: str, above: list[object], limit: int) -> object:
     if not isinstance(value, (list, tuple, dict)):
         kind = type(value).__name__
         hint = ": await it" if kind in ("coroutine", "Task", "Future") else ""
+        if kind == "coroutine":
+            value.close()  # type: ignore[attr-defined]  # or the interpreter complains on stderr
         raise NoFormError(f"{path}: {kind} has no JSON form{hint}")
     if any(value is one for one in above):
         raise NoFormError(f"{path}: the value holds itself")

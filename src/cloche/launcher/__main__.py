@@ -153,6 +153,18 @@ class Launcher:
                 continue
 
 
+def _enter_namespaces() -> None:
+    """A mount namespace; where that is not allowed, in a user namespace with the caller's ids."""
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+    except PermissionError:
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
 def _write(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -166,17 +178,11 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     owner = os.pidfd_open(int(sys.argv[2]))
     channel.set_inheritable(False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # Cloche's end ends it, nothing else does
-    uid, gid = os.geteuid(), os.getegid()
     try:
-        if uid == 0:
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-        else:
-            syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-            _write("/proc/self/setgroups", "deny")
-            _write("/proc/self/uid_map", f"{uid} {uid} 1")
-            _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        _enter_namespaces()
         environment.enter_private_root()
     except OSError as error:
         wire.send(channel, wire.failure("launcher", error), [])

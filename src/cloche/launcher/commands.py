@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 GUEST_ID = 1000
+# What the launcher or its interpreter ignores or handles; exec would pass "ignored" on.
+_IGNORED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGCHLD,
+)
 
 
 def tell(
@@ -124,7 +134,8 @@ def _become_guest(
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in _IGNORED_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         go = descriptors[-1]
         # Move all out of the way first: a target may be another's source.
         moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 64) for each in descriptors[:-1]]

@@ -33,7 +33,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class LauncherError(Exception):
-    """The launcher could not be started or is gone."""
+    """The launcher could not be started, or did not do what it was asked."""
+
+
+class PeerGoneError(LauncherError):
+    """Nobody is at the other end of a channel any more."""
 
 
 def _send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
@@ -44,7 +48,7 @@ def _send(channel: socket.socket, message: Mapping[str, Any], descriptors: Seque
     try:
         channel.sendmsg([data], [rights] if descriptors else [], socket.MSG_NOSIGNAL)
     except OSError as error:
-        raise LauncherError(f"the launcher is gone ({error.strerror})") from error
+        raise PeerGoneError(f"the launcher is gone ({error.strerror})") from error
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int], int]:
@@ -52,8 +56,9 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int], 
     space = socket.CMSG_SPACE(_DESCRIPTOR_LIMIT * 4) + socket.CMSG_SPACE(_CREDENTIALS.size)
     try:
         data, ancillary, _, _ = channel.recvmsg(MESSAGE_LIMIT_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:
-        return None, [], 0
+    except ConnectionResetError:
+        # The other side went without reading all; this error comes before its last words.
+        data, ancillary, _, _ = channel.recvmsg(MESSAGE_LIMIT_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     pid = 0
     for level, kind, payload in ancillary:
@@ -106,9 +111,9 @@ class BoxChannel:
             self._on_event(message, descriptors, pid)
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Raises LauncherError when the box is gone."""
+        """Raises PeerGoneError when the box is gone; the last event says so too."""
         if self._ours.fileno() < 0:
-            raise LauncherError("the box is gone")
+            raise PeerGoneError("the box is gone")
         _send(self._ours, message, descriptors)
 
     def close(self) -> None:
