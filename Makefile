@@ -10,8 +10,9 @@ dev: $(READY)
 $(READY): locks/uv.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --require-hashes -r locks/uv.txt
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes locks/dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 check: $(READY)

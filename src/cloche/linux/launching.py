@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -29,6 +29,7 @@ LAUNCHER = Path(__file__).parent.parent / "launcher"
 MESSAGE_LIMIT_BYTES = 256 * 1024
 _DESCRIPTOR_LIMIT = 4
 _START_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 5.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -237,9 +238,14 @@ class Launcher:
         """Ends the launcher, which ends its boxes and removes their cgroups. Idempotent."""
         with self._lock:
             self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
         if self._process.poll() is None:
-            self._process.kill()
+            ended = os.pidfd_open(self._process.pid)
+            poller = select.poll()
+            poller.register(ended, select.POLLIN)
+            try:
+                if not poller.poll(_END_TIMEOUT_S * 1000):
+                    self._process.kill()
+            finally:
+                os.close(ended)
             self._process.wait()
         self._errors.close()
