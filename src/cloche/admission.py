@@ -67,7 +67,7 @@ def admit(
     if options.cpu_limit is not None:
         _demand(facts, "cpu_limit", "cgroup-cpu")
     _check_requirements(options.require, facts)
-    writable = options.allow_fs or bool(options.files) or bool(options.collect)
+    writable = options.wants_scratch
     limits = Limits(
         timeout_ms=options.timeout_ms,
         cpu_time_ms=options.cpu_time_ms,

@@ -69,6 +69,7 @@ class NamespacesBackend:
                 )
             token = f"cloche-{os.getpid()}-{secrets.token_hex(4)}"
             self._parents = cgroup.find_parents(token)
+            cgroup.sweep(self._parents, "cloche")
             try:
                 self._launcher = launching.Launcher(
                     set(self._parents.folders.values()), seccomp.default_filter()

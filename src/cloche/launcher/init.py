@@ -67,6 +67,8 @@ def run(
         mounts = _enter_root(plan)
         step = "scratch"
         workspace = _mount_scratch(plan, descriptors[0] if descriptors else None, mounts)
+        step = "proc"
+        _seal_proc(plan["sysctls"])
         commands.tell(channel, {"event": "ready"}, [workspace])
         os.close(workspace)
         commands.Commands(channel, lifeline, program).serve()
@@ -120,11 +122,20 @@ def _enter_root(plan: dict[str, Any]) -> list[tuple[int, str]]:
     os.chdir(environment.ENVIRONMENTS)
     hidden = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     syscalls.mount("proc", "proc", "proc", hidden, _PROC_OPTIONS)
-    for name, value in plan["sysctls"].items():
-        _write_sysctl(name, value)
     syscalls.pivot_root(".", ".")
     syscalls.unmount(".")
     os.chdir("/")
+    return mounts
+
+
+def _seal_proc(sysctls: dict[str, int]) -> None:
+    """Lowers what the box may hold of kernel objects, then closes /proc/sys and what tells much.
+
+    Comes last: with no mount namespaces allowed, `open_tree` fails, since a detached tree is one.
+    """
+    for name, value in sysctls.items():
+        _write_sysctl(name, value)
+    hidden = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     syscalls.mount("/proc/sys", "/proc/sys", "", syscalls.MS_BIND)
     syscalls.mount(
         "none",
@@ -135,12 +146,11 @@ def _enter_root(plan: dict[str, Any]) -> list[tuple[int, str]]:
     for name in _PROC_MASKED:
         if os.path.exists(f"/proc/{name}"):
             syscalls.mount("/dev/null", f"/proc/{name}", "", syscalls.MS_BIND)
-    return mounts
 
 
 def _write_sysctl(name: str, value: int) -> None:
     try:
-        descriptor = os.open(f"proc/sys/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/sys/{name}", os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # this kernel lacks the feature that it bounds
         return
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _PERIOD_US = 100_000
 # Guests yield to everything of default weight on the host (v1 1024, v2 100).
 _LOW_SHARES = 64
 _LOW_WEIGHT = 6
+_SWEEP_AGE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +102,34 @@ def _find_parents_v2(token: str, own: str, root: Path) -> CgroupParents:
     return CgroupParents(2, folders)
 
 
+def sweep(parents: CgroupParents, prefix: str, *, proc: Path = Path("/proc")) -> None:
+    """Removes what a Cloche left that was killed together with its launcher.
+
+    Only groups beside ours, named `PREFIX-PID-…`, without any process in them, whose owner is gone
+    and which are older than a minute (their owner may live in another pid namespace).
+    """
+    for beside in {folder.parent for folder in parents.folders.values()}:
+        for folder in beside.glob(f"{prefix}-*"):
+            pid = folder.name.split("-")[1]
+            with contextlib.suppress(OSError):
+                old = time.time() - folder.stat().st_mtime > _SWEEP_AGE_S
+                if old and not (proc / pid).exists():
+                    _remove_tree(folder)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Removes a group and its children; the kernel refuses where a process is in one."""
+    for child in folder.iterdir():
+        if child.is_dir():
+            child.rmdir()
+    folder.rmdir()
+
+
 def remove_parents(parents: CgroupParents) -> None:
     """Removes what `find_parents` made, and any group left in it. Idempotent."""
     for folder in set(parents.folders.values()):
         with contextlib.suppress(OSError):
-            for child in folder.iterdir():
-                if child.is_dir():
-                    child.rmdir()
-            folder.rmdir()
+            _remove_tree(folder)
 
 
 class Cgroup:

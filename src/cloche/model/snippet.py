@@ -139,6 +139,11 @@ class SandboxOptions:
         for name, check in snippet_fields.CHECKS.items():
             check(name, getattr(self, name))
 
+    @property
+    def wants_scratch(self) -> bool:
+        """True when the run may write: `files` and `collect` imply `allow_fs`."""
+        return self.allow_fs or bool(self.files) or bool(self.collect)
+
     def override(self, fields: Mapping[str, Any]) -> Self:
         """These options with some fields replaced.
 

@@ -82,7 +82,7 @@ def files_of(code: str, options: SandboxOptions) -> dict[str, bytes]:
     }
     if options.mode == "program":
         main = _MAIN_FILE[options.language]
-        if main in files:
+        if any(path == main or path.startswith(f"{main}/") for path in files):
             raise InvalidRequestError(
                 f"files: {main} is where the program itself goes", retry_safe=True
             )

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 _MESSAGE_LIMIT = 8 * 1024
 _STACK_LIMIT = 16 * 1024
+_NETWORK_SIGNS = (
+    "getaddrinfo",
+    "ENETUNREACH",
+    "Network is unreachable",
+    "name resolution",
+    "Unable to connect",
+)
 _GUEST_CODES = frozenset(
     {
         SandboxErrorCode.EXECUTION_ERROR,
@@ -62,7 +69,7 @@ def judge(outcome: Outcome, reader: ResultReader, options: SandboxOptions) -> Ve
         return Verdict(value=frame.get("value"))
     if options.mode == "program" and succeeded:
         return Verdict()
-    return _explained(frame, outcome)
+    return _explained(frame, outcome, writable=options.wants_scratch)
 
 
 def _stopped(outcome: Outcome, options: SandboxOptions) -> Verdict | None:
@@ -91,7 +98,7 @@ def _ended(outcome: Outcome) -> Verdict:
     return Verdict(SandboxErrorCode.EXECUTION_ERROR, text)
 
 
-def _explained(frame: dict[str, Any], outcome: Outcome) -> Verdict:
+def _explained(frame: dict[str, Any], outcome: Outcome, *, writable: bool) -> Verdict:
     """A failure in the guest's words, as far as they are of the right kind and size."""
     error = frame.get("error")
     if not isinstance(error, dict):
@@ -104,11 +111,20 @@ def _explained(frame: dict[str, Any], outcome: Outcome) -> Verdict:
         told = message or name or "the code failed"
     return Verdict(
         code=SandboxErrorCode(code) if code in _GUEST_CODES else SandboxErrorCode.EXECUTION_ERROR,
-        error=told,
+        error=told + hint(told, writable=writable),
         line=_position(error.get("line")),
         column=_position(error.get("column")),
         stack=_text(error.get("stack"), _STACK_LIMIT) or None,
     )
+
+
+def hint(error: str, *, writable: bool) -> str:
+    """What would help, where the guest's words sound like a wall of the box; else nothing."""
+    if not writable and ("EROFS" in error or "Read-only file system" in error):
+        return " (nothing is writable here; allow_fs=True gives a private /workspace and /tmp)"
+    if any(sign in error for sign in _NETWORK_SIGNS):
+        return " (this run has no network)"
+    return ""
 
 
 def _text(value: Any, limit: int) -> str:
