@@ -80,20 +80,23 @@ class NamespacesBox:
         self._settled = asyncio.Event()  # created, or never to be
         self._destroyed = False
         self._isolation: Isolation | None = None
-        if parents.folders:
-            try:
-                self.cgroup = cgroup.Cgroup(parents, f"box-{secrets.token_hex(6)}")
-            except OSError as error:
-                raise _cgroup_error("could not be made", error) from error
-        self._channel = launching.BoxChannel(self._on_event)
-        groups = self.cgroup.open_procs() if self.cgroup is not None else []
+        groups: list[int] = []
         try:
+            self._channel = launching.BoxChannel(self._on_event)
+        except OSError as error:
+            raise InternalError(f"a box could not be made: {error}", retry_safe=True) from error
+        try:
+            if parents.folders:
+                self.cgroup = _make_cgroup(parents)
+                groups = self.cgroup.open_procs()
             launcher.create(_ids(host_uid), self._channel, groups)
-        except launching.LauncherError as error:
+        except BaseException as error:
             self._channel.close()
             if self.cgroup is not None:
                 self.cgroup.destroy()
-            raise InternalError(str(error), retry_safe=True) from error
+            if isinstance(error, OSError | launching.LauncherError):
+                raise InternalError(f"a box could not be made: {error}", retry_safe=True) from error
+            raise
         finally:
             for descriptor in groups:
                 os.close(descriptor)
@@ -187,7 +190,12 @@ class NamespacesBox:
         self, command: Command, *, stdin: bytes, control: bytes | Awaitable[bytes], sinks: Sinks
     ) -> Outcome:
         """See `backends.base.Box.exec`."""
-        run = namespaces_command.CommandRun(self, command, stdin, control, sinks)
+        try:
+            run = namespaces_command.CommandRun(self, command, stdin, control, sinks)
+        except OSError as error:
+            raise InternalError(
+                f"a command could not be set up: {error}", retry_safe=True
+            ) from error
         try:
             return await run.finish()
         except BaseException:
@@ -264,6 +272,13 @@ class NamespacesBox:
             if self.cgroup is not None and not self.cgroup.destroy():
                 self._loop.call_later(0.05, self.cgroup.destroy)
             self._on_destroyed(self)
+
+
+def _make_cgroup(parents: cgroup.CgroupParents) -> cgroup.Cgroup:
+    try:
+        return cgroup.Cgroup(parents, f"box-{secrets.token_hex(6)}")
+    except OSError as error:
+        raise _cgroup_error("could not be made", error) from error
 
 
 def _ids(host_uid: int | None) -> dict[str, Any]:

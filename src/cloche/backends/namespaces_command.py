@@ -42,32 +42,16 @@ class CommandRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._ooms_before = self._oom_kills_count()
-        guest_ends: list[int] = []
-
-        def make_pipe(*, guest_reads: bool) -> int:
-            reader, writer = os.pipe2(os.O_CLOEXEC)
-            guest_ends.append(reader if guest_reads else writer)
-            return writer if guest_reads else reader
-
-        stdin_end = make_pipe(guest_reads=True)
-        stdout_end = make_pipe(guest_reads=False)
-        stderr_end = make_pipe(guest_reads=False)
-        self._control: processes.Feeder | None = None
-        self._request_file = -1
-        if sinks.control is None:
-            # A memory file is read in one go; a pipe would have to be waited for.
-            self._request_file = files.make_memory_file("request")
-            guest_ends.append(os.dup(self._request_file))
-        else:
-            self._control = processes.Feeder(make_pipe(guest_reads=True))
-        result_end = make_pipe(guest_reads=False)
-        self._let_go = make_pipe(guest_reads=True)
+        pipes = processes.open_guest_pipes(control_is_pipe=sinks.control is not None)
+        self._let_go = pipes.let_go
+        self._request_file = pipes.control if sinks.control is None else -1
+        self._control = None if sinks.control is None else processes.Feeder(pipes.control)
         self._pumps = [
-            processes.Pump(stdout_end, sinks.stdout),
-            processes.Pump(stderr_end, sinks.stderr),
-            processes.Pump(result_end, sinks.result),
+            processes.Pump(pipes.stdout, sinks.stdout),
+            processes.Pump(pipes.stderr, sinks.stderr),
+            processes.Pump(pipes.result, sinks.result),
         ]
-        self._stdin = processes.Feeder(stdin_end)
+        self._stdin = processes.Feeder(pipes.stdin)
         self._stdin.finish(stdin)
         self._sinks = sinks
         self._request: bytes | asyncio.Future[bytes] = (
@@ -87,14 +71,13 @@ class CommandRun:
                     ),
                     "nice": 0 if weighted else kernel_limits.LOW_PRIORITY,
                 },
-                guest_ends,
+                pipes.guest,
             )
         except BaseException:
             self.close()
             raise
         finally:
-            for descriptor in guest_ends:
-                os.close(descriptor)
+            pipes.close_guest()
 
     def _oom_kills_count(self) -> int:
         group = self._box.cgroup

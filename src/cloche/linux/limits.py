@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloche.model.policy import Limits
 
 LOW_PRIORITY = 10  # nice, where no cgroup gives guests a low CPU weight
+_PENDING_SIGNALS_COUNT = 1024
 _MIB = 1024 * 1024
 
 
@@ -32,5 +33,8 @@ def resource_limits(limits: Limits, *, uid_is_shared: bool) -> list[tuple[int, i
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 64 * 1024),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS_COUNT),
         *([] if cpu_s is None else [(resource.RLIMIT_CPU, cpu_s)]),
     ]

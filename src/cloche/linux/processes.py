@@ -7,13 +7,72 @@ import contextlib
 import os
 import select
 import signal
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cloche.linux.files import make_memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SIGKILL = int(signal.SIGKILL)
 _CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GuestPipes:
+    """The descriptors of one command; whoever takes one of ours closes it.
+
+    Attributes:
+        stdin, let_go: Ours to write.
+        stdout, stderr, result: Ours to read.
+        control: Ours to write: a pipe, or a memory file that the guest reads when it is filled.
+        guest: The guest's ends: its fds 0 to 4, then the one that it is held by.
+    """
+
+    stdin: int
+    stdout: int
+    stderr: int
+    control: int
+    result: int
+    let_go: int
+    guest: tuple[int, ...]
+
+    def close_guest(self) -> None:
+        """Closes the guest's ends here, once it has its own."""
+        for descriptor in self.guest:
+            os.close(descriptor)
+
+
+def open_guest_pipes(*, control_is_pipe: bool) -> GuestPipes:
+    """Opens the descriptors of one command.
+
+    Raises:
+        OSError: this process may have no more descriptors; none is left open.
+    """
+    opened: list[int] = []
+    ours: list[int] = []
+    guest: list[int] = []
+    try:
+        for guest_reads in (True, False, False, True, False, True):
+            if len(ours) == 3 and not control_is_pipe:
+                # Read in one go; a pipe would have to be waited for.
+                file = make_memory_file("request")
+                opened.append(file)
+                mine, theirs = file, os.dup(file)
+                opened.append(theirs)
+            else:
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                opened += (reader, writer)
+                mine, theirs = (writer, reader) if guest_reads else (reader, writer)
+            ours.append(mine)
+            guest.append(theirs)
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    stdin, stdout, stderr, control, result, let_go = ours
+    return GuestPipes(stdin, stdout, stderr, control, result, let_go, tuple(guest))
 
 
 class Pump:

@@ -97,7 +97,7 @@ def command_of(options: SandboxOptions) -> Command:
     if python:
         return Command(_PYTHON, env)
     if options.mode == "snippet":
-        return Command((*_BUN, "/opt/cloche/bun.mjs"), env)
+        return Command(_BUN_SNIPPET, env)
     main = f"/workspace/{_MAIN_FILE[options.language]}"
     argv = (*_BUN, "--preload", "/opt/cloche/bun_program.mjs", main, *options.args)
     return Command(argv, env)

@@ -178,6 +178,8 @@ class Transformer:
                 return await future
         except TimeoutError:
             self._kill()
+            if self._serving is not None:  # its end, so that the next question gets a new box
+                await asyncio.wait([self._serving])
             raise InternalError("the transformer does not answer", retry_safe=True) from None
 
     async def close(self) -> None:
