@@ -39,6 +39,7 @@ class CommandRun:
         self._box = box
         self._loop = asyncio.get_running_loop()
         self._started_at: float | None = None
+        self._peak_bytes = 0  # as watched, where no cgroup keeps it
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._ooms_before = self._oom_kills_count()
@@ -153,7 +154,9 @@ class CommandRun:
 
     async def _watch_memory(self, limit_mb: int) -> None:
         while True:
-            if self._box.measure().memory_bytes > limit_mb * 1024 * 1024:
+            held_bytes = self._box.measure().memory_bytes
+            self._peak_bytes = max(self._peak_bytes, held_bytes)
+            if held_bytes > limit_mb * 1024 * 1024:
                 self._box.kill(Cause.MEMORY)
                 return
             await asyncio.sleep(_WATCH_INTERVAL_S)
@@ -163,7 +166,9 @@ class CommandRun:
         started_at = self._started_at if self._started_at is not None else ended_at
         usage = Usage(
             cpu_ms=round(max(measured.cpu_ms, event.get("cpu_ms", 0.0)), 3),
-            peak_memory_bytes=max(measured.memory_bytes, event.get("peak_memory_bytes", 0)),
+            peak_memory_bytes=max(
+                measured.memory_bytes, self._peak_bytes, event.get("peak_memory_bytes", 0)
+            ),
         )
         exit_code = signal_number = None
         if event["event"] == "ended":

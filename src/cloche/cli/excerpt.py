@@ -30,7 +30,7 @@ def _excerpt(code: str, line: int, column: int) -> list[str]:
     if line > len(source):
         return []
     text = source[line - 1]
-    start = max(0, column - 1 - _WIDTH // 2)
+    start = 0 if column <= _WIDTH else column - 1 - _WIDTH // 2
     shown = make_visible(text[start : start + _WIDTH].replace("\t", " "))
     gutter = str(line)
     bar = click.style("|", fg="cyan")

@@ -113,14 +113,24 @@ class TreeUsage:
     cpu_ms: float
 
 
+def _memory_of(base: Path) -> int:
+    try:
+        lines, names = (base / "smaps_rollup").read_text(), ("Pss_Anon:", "Pss_Shmem:")
+    except PermissionError:
+        lines, names = (base / "status").read_text(), ("RssAnon:", "RssShmem:")
+    found = [line.split() for line in lines.splitlines() if line.startswith(names)]
+    return sum(int(fields[1]) for fields in found) * 1024
+
+
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def measure_tree(init: int, scratch: int | None, *, proc: Path = Path("/proc")) -> TreeUsage:
     """Measures a box from outside, for hosts without a cgroup to ask.
 
-    Anonymous and shared memory of every process, plus what the box's scratch holds; pages of
-    shared memory count once for each process that maps them.
+    Anonymous and shared memory of every process, a page that several hold divided among them, plus
+    what the box's scratch holds. Where the kernel shows no shares (the init, undumpable), each
+    process's own count is taken.
 
     Args:
         init: The box's init; orphans of the box are its children.
@@ -133,14 +143,12 @@ def measure_tree(init: int, scratch: int | None, *, proc: Path = Path("/proc")) 
         pid = pending.pop()
         base = proc / str(pid)
         try:
-            status = _parse_status((base / "status").read_text())
+            memory_bytes += _memory_of(base)
             fields = (base / "stat").read_text().rpartition(")")[2].split()
             for task in (base / "task").iterdir():
                 pending.extend(map(int, (task / "children").read_text().split()))
         except (OSError, ValueError):
             continue  # it has just ended
-        for name in ("RssAnon", "RssShmem"):
-            memory_bytes += int(status.get(name, "0 kB").split()[0]) * 1024
         cpu_ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     if scratch is not None:
         held = os.fstatvfs(scratch)
