@@ -79,6 +79,7 @@ def admit(
     if writable:
         _check_room(files, limits)
     if options.mounts:
+        _check_places(options.mounts, files)
         _check_mounts(options.mounts)
     if writable:
         scratch = Scratch.WRITABLE
@@ -125,6 +126,19 @@ def _check_room(files: Mapping[str, bytes], limits: Limits) -> None:
             f"files: {needed} bytes do not fit into scratch_limit_mb={limits.scratch_mb}",
             retry_safe=True,
         )
+
+
+def _check_places(mounts: Iterable[Mount], files: Iterable[str]) -> None:
+    """No mount lies on or below a file or another mount, and no file below a mount."""
+    taken = [(f"files: {path!r}", f"{path}/") for path in files]
+    for mount in mounts:
+        place = f"{mount.box_path}/"
+        for what, other in taken:
+            if place.startswith(other) or other.startswith(place):
+                raise InvalidRequestError(
+                    f"mounts: {mount.box_path!r} is in the way of {what}", retry_safe=True
+                )
+        taken.append((f"mounts: {mount.box_path!r}", place))
 
 
 def _check_mounts(mounts: Iterable[Mount]) -> None:

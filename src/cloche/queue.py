@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -44,13 +45,14 @@ class SlotQueue:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await asyncio.wait_for(asyncio.shield(turn), timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await turn
         except BaseException as error:
-            if turn.done():  # the slot came in the same instant: pass it on
+            if turn.cancelled():
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(turn)
+            else:  # the slot came in the same instant: pass it on
                 self._release()
-            else:
-                turn.cancel()
-                self._waiting.remove(turn)
             if isinstance(error, TimeoutError):
                 raise OverloadedError(
                     f"no slot was free within {timeout_ms} ms (queue_timeout_ms); retry later",
@@ -59,7 +61,9 @@ class SlotQueue:
             raise
 
     def _release(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().set_result(None)
-        else:
-            self._free += 1
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

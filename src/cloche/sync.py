@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from cloche.errors import InvalidRequestError
 from cloche.model.snippet import RunOptions, SandboxOptions
 from cloche.snippets import entry
 
@@ -22,21 +24,41 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+
+
+def _forget_loop() -> None:
+    """In a fork: the thread of the loop is not there."""
+    global _loop, _thread, _lock
+    _loop, _thread, _lock = None, None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_loop)
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop
+    global _loop, _thread
     with _lock:
         if _loop is None:
-            loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="cloche-sync", daemon=True).start()
-            _loop = loop
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_loop.run_forever, name="cloche-sync", daemon=True)
+            _thread.start()
         return _loop
 
 
 def _wait(work: Coroutine[Any, Any, _T]) -> _T:
-    """Waits for work on the background loop; Ctrl-C cancels it and waits for its end."""
-    future = asyncio.run_coroutine_threadsafe(work, _background_loop())
+    """Waits for work on the background loop; Ctrl-C cancels it and waits for its end.
+
+    Raises:
+        InvalidRequestError: called from the background loop itself, as from `on_output`.
+    """
+    loop = _background_loop()
+    if threading.current_thread() is _thread:
+        work.close()
+        raise InvalidRequestError(
+            "cloche.sync cannot be used from within a run, such as in on_output", retry_safe=True
+        )
+    future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result()
     except KeyboardInterrupt:
@@ -73,6 +95,8 @@ class SyncProcessSandbox:
 
     def dispose(self) -> None:
         """See `ProcessSandbox.dispose`."""
+        if self._sandbox.is_foreign:
+            return
         _wait(self._sandbox.dispose())
 
 

@@ -32,18 +32,32 @@ def parents_v2(root: Path) -> CgroupParents:
     return CgroupParents(2, dict.fromkeys(cgroup.CONTROLLERS, folder))
 
 
-def made(parents: CgroupParents, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
-    """A group whose folders hold the files that the kernel would have put there."""
-    real_mkdir = Path.mkdir
-    first = "memory.memsw.limit_in_bytes" if parents.version == 1 else "memory.swap.max"
+# What the kernel puts into a new group, by version and controller.
+KERNEL_FILES = {
+    1: {
+        "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.swappiness"),
+        "pids": ("pids.max",),
+        "cpu": ("cpu.shares", "cpu.cfs_quota_us"),
+        "cpuacct": (),
+    },
+    2: {
+        "memory": ("memory.max", "memory.swap.max"),
+        "pids": ("pids.max",),
+        "cpu": ("cpu.weight", "cpu.max"),
+        "cpuacct": (),
+    },
+}
 
-    def mkdir(path: Path, *arguments: int, **keywords: bool) -> None:
-        real_mkdir(path, *arguments, **keywords)
-        (path / first).touch()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "mkdir", mkdir)
-        return Cgroup(parents, "box", limits)
+def made(parents: CgroupParents, limits: Limits, *, without: str = "") -> Cgroup:
+    """A group in which the files are that a kernel would have put there."""
+    group = Cgroup(parents, "box")
+    for controller, folder in parents.folders.items():
+        for name in KERNEL_FILES[parents.version][controller]:
+            if name != without:
+                (folder / "box" / name).touch()
+    group.apply(limits)
+    return group
 
 
 # -- where groups can be made --------------------------------------------------------------------
@@ -128,10 +142,8 @@ def test_no_proc_file_means_no_groups(tmp_path: Path) -> None:
 # -- one group -----------------------------------------------------------------------------------
 
 
-def test_v1_limits_are_written_and_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = made(parents_v1(tmp_path), LIMITS, monkeypatch)
+def test_v1_limits_are_written_and_read_back(tmp_path: Path) -> None:
+    group = made(parents_v1(tmp_path), LIMITS)
     memory, pids, cpu = (tmp_path / name / "cloche/box" for name in ("memory", "pids", "cpu"))
     assert (memory / "memory.limit_in_bytes").read_text() == str(128 * MIB)
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(128 * MIB)
@@ -147,10 +159,8 @@ def test_v1_limits_are_written_and_read_back(
     assert group.cpu_quota() == ("cpu.cfs_quota_us", None)
 
 
-def test_v2_limits_are_written_and_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = made(parents_v2(tmp_path), LIMITS, monkeypatch)
+def test_v2_limits_are_written_and_read_back(tmp_path: Path) -> None:
+    group = made(parents_v2(tmp_path), LIMITS)
     folder = tmp_path / "cloche/box"
     assert (folder / "memory.max").read_text() == str(128 * MIB)
     assert (folder / "memory.swap.max").read_text() == "0"
@@ -168,46 +178,51 @@ def test_v2_limits_are_written_and_read_back(
     assert group.cpu_quota() == ("cpu.max", None)
 
 
-@pytest.mark.parametrize("make", [parents_v1, parents_v2])
-def test_without_a_cpu_limit_no_quota_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object
-) -> None:
-    made(make(tmp_path), FREE, monkeypatch)  # type: ignore[operator]
-    assert not list(tmp_path.rglob("cpu.cfs_quota_us")) + list(tmp_path.rglob("cpu.max"))
+def test_without_a_cpu_limit_no_quota_is_written(tmp_path: Path) -> None:
+    made(parents_v1(tmp_path / "1"), FREE)
+    assert (tmp_path / "1/cpu/cloche/box/cpu.cfs_quota_us").read_text() == ""
+    (tmp_path / "2").mkdir()
+    made(parents_v2(tmp_path / "2"), FREE)
+    assert (tmp_path / "2/cloche/box/cpu.max").read_text() == ""
 
 
-def test_out_of_memory_kills_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = made(parents_v1(tmp_path / "1"), FREE, monkeypatch)
+def test_without_swap_accounting_nothing_is_swapped_at_all(tmp_path: Path) -> None:
+    made(parents_v1(tmp_path), FREE, without="memory.memsw.limit_in_bytes")
+    memory = tmp_path / "memory/cloche/box"
+    assert (memory / "memory.swappiness").read_text() == "0"
+    assert (memory / "memory.limit_in_bytes").read_text() == str(128 * MIB)
+
+
+def test_out_of_memory_kills_are_counted(tmp_path: Path) -> None:
+    first = made(parents_v1(tmp_path / "1"), FREE)
     told = tmp_path / "1/memory/cloche/box/memory.oom_control"
     told.write_text("oom_kill_disable 0\nunder_oom 1\noom_kill 3\n")
     assert first.oom_kills_count() == 3
     told.write_text("oom_kill_disable 0\nunder_oom 0\n")  # before Linux 4.13
     assert first.oom_kills_count() == 0
     (tmp_path / "2").mkdir()
-    second = made(parents_v2(tmp_path / "2"), FREE, monkeypatch)
+    second = made(parents_v2(tmp_path / "2"), FREE)
     told = tmp_path / "2/cloche/box/memory.events"
     told.write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n")
     assert second.oom_kills_count() == 1
 
 
-def test_usage_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = made(parents_v1(tmp_path / "1"), FREE, monkeypatch)
+def test_usage_is_read(tmp_path: Path) -> None:
+    first = made(parents_v1(tmp_path / "1"), FREE)
     write(tmp_path / "1/cpuacct/cloche/box/cpuacct.usage", "12500000\n")
     write(tmp_path / "1/memory/cloche/box/memory.max_usage_in_bytes", "4096\n")
     assert (first.cpu_ms(), first.peak_memory_bytes()) == (12.5, 4096)
     (tmp_path / "2").mkdir()
-    second = made(parents_v2(tmp_path / "2"), FREE, monkeypatch)
+    second = made(parents_v2(tmp_path / "2"), FREE)
     write(tmp_path / "2/cloche/box/cpu.stat", "usage_usec 12500\nuser_usec 1\n")
     assert (second.cpu_ms(), second.peak_memory_bytes()) == (12.5, 0)  # no memory.peak here
     write(tmp_path / "2/cloche/box/memory.peak", "8192\n")
     assert second.peak_memory_bytes() == 8192
 
 
-def test_a_group_holds_a_process_only_when_every_hierarchy_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_holds_a_process_only_when_every_hierarchy_says_so(tmp_path: Path) -> None:
     parents = parents_v1(tmp_path)
-    group = made(parents, FREE, monkeypatch)
+    group = made(parents, FREE)
     lists = [folder / "box/cgroup.procs" for folder in parents.folders.values()]
     for path in lists:
         path.write_text("7\n77\n")
@@ -217,29 +232,24 @@ def test_a_group_holds_a_process_only_when_every_hierarchy_says_so(
     assert not group.holds(77)
 
 
-def test_a_group_whose_limits_cannot_be_written_is_removed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_group_that_can_be_made_in_some_hierarchies_only_is_not_made_at_all(
+    tmp_path: Path,
 ) -> None:
     parents = parents_v1(tmp_path)
-    real_write = Path.write_text
-
-    def write_text(path: Path, data: str) -> int:
-        if path.name == "pids.max":
-            raise OSError(22, "Invalid argument")
-        if path.parent.name == "box":
-            return len(data)  # a kernel's file, which is no obstacle to rmdir
-        return real_write(path, data)
-
-    monkeypatch.setattr(Path, "write_text", write_text)
-    with pytest.raises(OSError, match="Invalid argument"):
-        Cgroup(parents, "box", FREE)
+    parents.folders["cpuacct"].rmdir()
+    with pytest.raises(FileNotFoundError):
+        Cgroup(parents, "box")
     assert not list(tmp_path.rglob("box"))
 
 
-def test_a_group_in_use_says_that_it_is_not_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = made(parents_v2(tmp_path), FREE, monkeypatch)
+@pytest.mark.parametrize("name", ["memory.limit_in_bytes", "pids.max", "cpu.shares"])
+def test_a_limit_that_the_kernel_does_not_take_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OSError):
+        made(parents_v1(tmp_path), FREE, without=name)
+
+
+def test_a_group_in_use_says_that_it_is_not_gone(tmp_path: Path) -> None:
+    group = made(parents_v2(tmp_path), FREE)
     folder = tmp_path / "cloche/box"
     assert not group.destroy()
     for path in folder.iterdir():
@@ -247,3 +257,16 @@ def test_a_group_in_use_says_that_it_is_not_gone(
     assert group.destroy()
     assert group.destroy()
     assert not folder.exists()
+
+
+def test_a_sweep_removes_only_what_is_old_and_whose_owner_is_gone(tmp_path: Path) -> None:
+    parents = parents_v1(tmp_path, ("memory",))
+    proc, beside = tmp_path / "proc", tmp_path / "memory"
+    (proc / "77").mkdir(parents=True)
+    for name in ("cloche-66-aa", "cloche-66-young", "cloche-77-aa", "other-66-aa"):
+        (beside / name / "box-1").mkdir(parents=True)
+        if not name.endswith("young"):
+            os.utime(beside / name, (1, 1))
+    cgroup.sweep(parents, "cloche", proc=proc)
+    left = {path.name for path in beside.iterdir()}
+    assert left == {"cloche", "cloche-66-young", "cloche-77-aa", "other-66-aa"}

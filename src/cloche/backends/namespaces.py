@@ -41,6 +41,8 @@ class NamespacesBackend:
         self._launcher: launching.Launcher | None = None
         self._id_mode = ids.IdMode.REFUSED
         self._parents = cgroup.CgroupParents(1, {})
+        # Cgroups of launchers that are gone; boxes that die late may still be in them.
+        self._remains: list[cgroup.CgroupParents] = []
         self._closed = False
         self._boxes: set[namespaces_box.NamespacesBox] = set()
         self._empty: deque[namespaces_box.NamespacesBox] = deque()
@@ -59,7 +61,8 @@ class NamespacesBackend:
                 return self._launcher
             if self._launcher is not None:
                 self._launcher.close()
-                cgroup.remove_parents(self._parents)
+                self._remains.append(self._parents)
+            self._remove_remains()
             self._id_mode = ids.choose_id_mode(_UID_BASE, 2 * _UID_PAIRS_COUNT)
             if self._id_mode is ids.IdMode.REFUSED:
                 raise UnavailableError(
@@ -91,7 +94,7 @@ class NamespacesBackend:
     async def create(self, plan: BoxPlan) -> Box:
         """See `backends.base.Backend.create`."""
         launcher = await self._serving(plan.environment)
-        box = self._take_empty() or self._make_empty(launcher)
+        box = self._take_empty(plan) or self._make_empty(launcher)
         try:
             box.build(plan)
         except BaseException:
@@ -107,21 +110,21 @@ class NamespacesBackend:
             launcher = await asyncio.to_thread(self.start)
         if not launcher.has_environment(environment):
             try:
-                added = await asyncio.to_thread(launcher.add_environment, environment)
+                await asyncio.to_thread(launcher.add_environment, environment)
+            except launching.PeerGoneError as error:
+                raise InternalError(str(error), retry_safe=True) from error
             except launching.LauncherError as error:
                 raise UnavailableError(
                     f"the root of a box could not be built: {error}",
                     fact="mount-api",
                     fix="run `cloche doctor`; is a file of the runtime unreadable or gone?",
                 ) from error
-            if added:
-                await self._discard_empty()  # made before, they do not see it
         return launcher
 
-    def _take_empty(self) -> namespaces_box.NamespacesBox | None:
+    def _take_empty(self, plan: BoxPlan) -> namespaces_box.NamespacesBox | None:
         while self._empty:
             box = self._empty.popleft()
-            if box.is_usable:
+            if box.can_become(plan):
                 return box
             self._destroying.add(task := asyncio.ensure_future(box.destroy()))
             task.add_done_callback(self._destroying.discard)
@@ -161,4 +164,8 @@ class NamespacesBackend:
             launcher, self._launcher = self._launcher, None
         if launcher is not None:
             await asyncio.to_thread(launcher.close)
-        cgroup.remove_parents(self._parents)
+        self._remains.append(self._parents)
+        self._remove_remains()
+
+    def _remove_remains(self) -> None:
+        self._remains = [left for left in self._remains if not cgroup.remove_parents(left)]

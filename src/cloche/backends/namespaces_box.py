@@ -89,7 +89,7 @@ class NamespacesBox:
             if parents.folders:
                 self.cgroup = _make_cgroup(parents)
                 groups = self.cgroup.open_procs()
-            launcher.create(_ids(host_uid), self._channel, groups)
+            self._environments = launcher.create(_ids(host_uid), self._channel, groups)
         except BaseException as error:
             self._channel.close()
             if self.cgroup is not None:
@@ -107,10 +107,13 @@ class NamespacesBox:
         assert self._plan is not None, "the box is empty"
         return self._plan
 
-    @property
-    def is_usable(self) -> bool:
-        """False once it is known to have died."""
-        return self.killed is None and self.events.empty()
+    def can_become(self, plan: BoxPlan) -> bool:
+        """False once it is known to have died, or for an environment that it does not see."""
+        return (
+            self.killed is None
+            and self.events.empty()
+            and plan.environment.name in self._environments
+        )
 
     def build(self, plan: BoxPlan) -> None:
         """Tells an empty box what to become.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from cloche.errors import InternalError, UnavailableError
-from cloche.linux import files, processes
+from cloche.linux import files, inspection, processes
 from cloche.linux import limits as kernel_limits
 from cloche.model.outcome import Cause, Outcome, Usage
 
@@ -39,7 +40,8 @@ class CommandRun:
         self._box = box
         self._loop = asyncio.get_running_loop()
         self._started_at: float | None = None
-        self._peak_bytes = 0  # as watched, where no cgroup keeps it
+        # As last watched; where no cgroup keeps it, it is gone with the processes.
+        self._watched = inspection.TreeUsage(0, 0.0)
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._ooms_before = self._oom_kills_count()
@@ -99,7 +101,8 @@ class CommandRun:
                 self._control.write(request)
                 self._sinks.control(self._control)
             self._arm()
-            os.write(self._let_go, b"g")
+            with contextlib.suppress(BrokenPipeError):  # killed this instant: its event follows
+                os.write(self._let_go, b"g")
             self._box.on_started()
             event, _ = await self._next(None)
         if event["event"] == "failed":
@@ -113,7 +116,8 @@ class CommandRun:
 
     async def _next(self, timeout_s: float | None) -> tuple[dict[str, Any], int]:
         try:
-            return await asyncio.wait_for(self._box.events.get(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self._box.events.get()
         except TimeoutError:
             raise InternalError("a box was not ready in time", retry_safe=True) from None
 
@@ -143,9 +147,9 @@ class CommandRun:
 
     async def _watch_cpu(self, limit_ms: int) -> None:
         cpus_count = os.cpu_count() or 1
-        start_ms = self._box.measure().cpu_ms
+        start_ms = self._watch().cpu_ms
         while True:
-            left_ms = limit_ms - (self._box.measure().cpu_ms - start_ms)
+            left_ms = limit_ms - (self._watch().cpu_ms - start_ms)
             if left_ms <= 0:
                 self._box.kill(Cause.CPU_TIMEOUT)
                 return
@@ -154,21 +158,24 @@ class CommandRun:
 
     async def _watch_memory(self, limit_mb: int) -> None:
         while True:
-            held_bytes = self._box.measure().memory_bytes
-            self._peak_bytes = max(self._peak_bytes, held_bytes)
-            if held_bytes > limit_mb * 1024 * 1024:
+            if self._watch().memory_bytes > limit_mb * 1024 * 1024:
                 self._box.kill(Cause.MEMORY)
                 return
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
+    def _watch(self) -> inspection.TreeUsage:
+        now, before = self._box.measure(), self._watched
+        self._watched = inspection.TreeUsage(
+            max(now.memory_bytes, before.memory_bytes), max(now.cpu_ms, before.cpu_ms)
+        )
+        return now
+
     def _outcome(self, event: dict[str, Any], ended_at: float) -> Outcome:
-        measured = self._box.measure()
+        self._watch()
         started_at = self._started_at if self._started_at is not None else ended_at
         usage = Usage(
-            cpu_ms=round(max(measured.cpu_ms, event.get("cpu_ms", 0.0)), 3),
-            peak_memory_bytes=max(
-                measured.memory_bytes, self._peak_bytes, event.get("peak_memory_bytes", 0)
-            ),
+            cpu_ms=round(max(self._watched.cpu_ms, event.get("cpu_ms", 0.0)), 3),
+            peak_memory_bytes=max(self._watched.memory_bytes, event.get("peak_memory_bytes", 0)),
         )
         exit_code = signal_number = None
         if event["event"] == "ended":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -77,9 +78,9 @@ def _process_controls(facts: inspection.ProcessFacts, host_uid: int | None) -> d
     _demand(facts.seccomp == 2, "no seccomp filter is installed")
     _demand(facts.pid_depth > 1, "it is not in a pid namespace of its own")
     _demand(facts.interfaces == ("lo",), f"network interfaces: {', '.join(facts.interfaces)}")
-    uids = set(facts.uid)
+    uid = os.geteuid() if host_uid is None else host_uid + 1
+    _demand(set(facts.uid) == {uid}, f"uids {facts.uid}")
     if host_uid is not None:
-        _demand(uids == {host_uid + 1}, f"uids {sorted(uids)}")
         _demand(facts.groups == (), f"supplementary groups {facts.groups}")
     mechanism = "own-uid" if host_uid is not None else "caller-uid"
     return {
@@ -146,7 +147,9 @@ def _resource_controls(
     if group is not None and "cpu" in held:
         name, weight = group.cpu_weight()
         quota_name, quota = group.cpu_quota()
-        _demand((quota is None) == (limits.cpu_count is None), f"{quota_name} is {quota} CPUs")
+        wanted = limits.cpu_count
+        same = quota == wanted if quota is None or wanted is None else abs(quota - wanted) < 1e-4
+        _demand(same, f"{quota_name} is {quota} CPUs")
         evidence = f"{name} {weight}" + ("" if quota is None else f", {quota_name} {quota:g} CPUs")
         controls["cpu"] = _enforced("cgroup", evidence)
     else:

@@ -41,6 +41,7 @@ _ETC = (
     ("/etc/hosts", "127.0.0.1 localhost cloche\n::1 localhost cloche\n"),
     ("/etc/passwd", f"guest:x:1000:1000::{GUEST_HOME}:/bin/false\n"),
     ("/etc/group", "guest:x:1000:\n"),
+    ("/etc/host.conf", "multi on\n"),
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom")

@@ -1,7 +1,7 @@
 // Runs one JavaScript or TypeScript snippet inside a box, under Bun.
 //
 // In:  fd 3, a memory file with one frame: 4 bytes big-endian length + JSON, read before any guest
-//      code runs: {nonce, code, loader, context, map, imports?, check?, value_limit_bytes, depth_limit}, where
+//      code runs: {nonce, code, loader, context, map, imports?, check?, suspect?, unclear?, value_limit_bytes, depth_limit}, where
 //      code is a module whose default export, if any, is the value.
 // Out: fd 4, at most one frame: 16 bytes nonce + 4 bytes big-endian length + JSON; exit code 0 when
 //      the snippet has a value, 1 when it failed. A guest that leaves by itself (process.exit)
@@ -158,7 +158,8 @@ async function main() {
     },
   });
 
-  const wrong = request.check == null ? null : failure().checkText(request.check, source, loader);
+  const wrong =
+    request.check == null ? null : failure().checkText(request.check, source, loader, request);
   if (wrong) {
     await finish(stringify({ ok: false, error: wrong }), request);
     return;

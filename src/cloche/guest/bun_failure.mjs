@@ -21,11 +21,20 @@ export function mapped(line, column, map) {
 }
 
 // What the runtime's own parser finds wrong with the caller's text, or null. It is asked when the
-// transformer's did not understand the text. A top-level return is fine with it.
-export function checkText(text, source, loader) {
+// transformer's did not understand the text. A top-level return is fine with it. A final statement
+// that only the runtime understands would silently lose its value.
+export function checkText(text, source, loader, { unclear, suspect }) {
   try {
     new Bun.Transpiler({ loader }).transformSync(text);
-    return null;
+    if (!unclear) return null;
+    return {
+      code: "SANDBOX_INVALID_CODE",
+      name: "SyntaxError",
+      message: "the value of the last statement cannot be told; say it with `return (…)`",
+      stack: "",
+      line: suspect[0],
+      column: suspect[1],
+    };
   } catch (thrown) {
     const [kind, found] = buildFailure(thrown) ?? [];
     if (!kind) throw thrown;

@@ -41,18 +41,17 @@ _NAMESPACES = (
 class Launcher:
     """Serves requests until Cloche goes, then kills every box and removes their cgroups."""
 
-    def __init__(self, channel: socket.socket, owner: int, cgroups: list[str]) -> None:
+    def __init__(self, channel: socket.socket, cgroups: list[str]) -> None:
         self._channel = channel
-        self._owner = owner
         self._cgroups = cgroups
         self._filter = b""
         self._boxes: dict[int, int] = {}
         self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
         self._poller = select.poll()
 
-    def serve(self) -> None:
+    def serve(self, owner: int) -> None:
         """Returns when Cloche is gone."""
-        for descriptor in (self._channel.fileno(), self._owner):
+        for descriptor in (self._channel.fileno(), owner):
             self._poller.register(descriptor, select.POLLIN)
         gc.collect()
         gc.freeze()
@@ -60,8 +59,7 @@ class Launcher:
             for descriptor, _ in self._poller.poll():
                 if descriptor in self._boxes:
                     self._reap(descriptor)
-                elif descriptor == self._owner or not self._take():
-                    self._finish()
+                elif descriptor == owner or not self._take():
                     return
 
     def _take(self) -> bool:
@@ -136,14 +134,14 @@ class Launcher:
         os.waitpid(self._boxes.pop(pidfd), 0)
         os.close(pidfd)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Cloche is gone: leave no process and no cgroup."""
         for pid in self._boxes.values():
             os.kill(pid, signal.SIGKILL)
         for pidfd in list(self._boxes):
             self._reap(pidfd)
         for parent in self._cgroups:
-            folder = environment.HOST + parent
+            folder = parent if os.path.isdir(parent) else environment.HOST + parent
             try:
                 for name in os.listdir(folder):
                     if os.path.isdir(f"{folder}/{name}"):
@@ -176,19 +174,24 @@ def _write(path: str, text: str) -> None:
 def main() -> None:
     """`launcher SOCKET_DESCRIPTOR OWNER_PID [CGROUP_DIRECTORY…]`."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    owner = os.pidfd_open(int(sys.argv[2]))
     channel.set_inheritable(False)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # Cloche's end ends it, nothing else does
+    launcher = Launcher(channel, sys.argv[3:])
     try:
-        _enter_namespaces()
-        environment.enter_private_root()
-    except OSError as error:
-        wire.send(channel, wire.failure("launcher", error), [])
-        return
-    wire.send(channel, {"event": "serving"}, [])
-    Launcher(channel, owner, sys.argv[3:]).serve()
+        try:
+            _enter_namespaces()
+            environment.enter_private_root()
+        except OSError as error:
+            wire.send(channel, wire.failure("launcher", error), [])
+            return
+        wire.send(channel, {"event": "serving"}, [])
+        launcher.serve(os.pidfd_open(int(sys.argv[2])))
+    except (BrokenPipeError, ProcessLookupError):
+        pass  # Cloche was killed meanwhile
+    finally:
+        launcher.finish()
 
 
 main()

@@ -28,6 +28,8 @@ _PERIOD_US = 100_000
 _LOW_SHARES = 64
 _LOW_WEIGHT = 6
 _SWEEP_AGE_S = 60
+# Where Cloche itself goes on v2, for good: nothing may be beside groups that have controllers.
+_LEAF_SUFFIX = "-self"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +79,28 @@ def find_parents(
 
 def _find_parents_v2(token: str, own: str, root: Path) -> CgroupParents:
     group = root / own.lstrip("/")
-    parent = group / token
+    if group.name.endswith(_LEAF_SUFFIX):  # moved there by an earlier call in this process
+        group = group.parent
+    parent, leaf = group / token, group / f"cloche-{os.getpid()}{_LEAF_SUFFIX}"
+    moved: list[str] = []
     try:
         available = set((group / "cgroup.controllers").read_text().split())
         wanted: list[str] = [name for name in ("memory", "pids", "cpu") if name in available]
         enable = " ".join(f"+{name}" for name in wanted)
         parent.mkdir()
         try:
-            leaf = group / f"{token}-self"
-            leaf.mkdir()
+            leaf.mkdir(exist_ok=True)
             # "No internal processes": controllers go to children of an empty group only.
             for pid in (group / "cgroup.procs").read_text().split():
                 (leaf / "cgroup.procs").write_text(pid)
+                moved.append(pid)
             (group / "cgroup.subtree_control").write_text(enable)
             (parent / "cgroup.subtree_control").write_text(enable)
         except OSError:
             parent.rmdir()
+            for pid in moved:
+                (group / "cgroup.procs").write_text(pid)
+            leaf.rmdir()
             raise
     except OSError:
         return CgroupParents(2, {})
@@ -125,11 +133,21 @@ def _remove_tree(folder: Path) -> None:
     folder.rmdir()
 
 
-def remove_parents(parents: CgroupParents) -> None:
-    """Removes what `find_parents` made, and any group left in it. Idempotent."""
+def remove_parents(parents: CgroupParents) -> bool:
+    """Removes what `find_parents` made, and any group left in it. Idempotent.
+
+    Returns:
+        False while a process is still in one of them.
+    """
+    gone = True
     for folder in set(parents.folders.values()):
-        with contextlib.suppress(OSError):
+        try:
             _remove_tree(folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+    return gone
 
 
 class Cgroup:

@@ -64,24 +64,25 @@ def open_beneath(folder: int, name: str, flags: int) -> int:
 
 def matches(path: str, glob: str) -> bool:
     """True when a relative path matches; `**` stands for any number of folders."""
-    return _match_parts(path.split("/"), glob.split("/"))
-
-
-def _match_parts(parts: list[str], patterns: list[str]) -> bool:
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        rest = patterns[1:]
-        return any(_match_parts(parts[start:], rest) for start in range(len(parts) + 1))
-    if not parts:
-        return False
-    return fnmatch.fnmatchcase(parts[0], patterns[0]) and _match_parts(parts[1:], patterns[1:])
+    # Which beginnings of the path the glob's beginning matches, one part of the glob at a time.
+    parts = path.split("/")
+    reached = {0}
+    for pattern in glob.split("/"):
+        if pattern == "**":
+            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
+        else:
+            reached = {
+                at + 1
+                for at in reached
+                if at < len(parts) and fnmatch.fnmatchcase(parts[at], pattern)
+            }
+    return len(parts) in reached
 
 
 def _walk(folder: int, prefix: str, skipped: dict[str, str]) -> Iterator[tuple[int, str, str]]:
     """Yields (folder's descriptor, name, relative path) of everything that is no folder."""
     if prefix.count("/") > _DEPTH_LIMIT:
-        skipped[prefix] = f"deeper than {_DEPTH_LIMIT} folders"
+        skipped[printable(prefix)] = f"deeper than {_DEPTH_LIMIT} folders"
         return
     with os.scandir(folder) as entries:
         listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)

@@ -219,7 +219,9 @@ class Launcher:
         """True when boxes made from now on can have it."""
         return environment.name in self._environments
 
-    def create(self, ids: Mapping[str, Any], channel: BoxChannel, groups: Sequence[int]) -> None:
+    def create(
+        self, ids: Mapping[str, Any], channel: BoxChannel, groups: Sequence[int]
+    ) -> frozenset[str]:
         """Asks for a box with nothing in it yet; what becomes of it arrives on `channel`.
 
         Args:
@@ -227,12 +229,17 @@ class Launcher:
             channel: The box's own; the plan follows on it.
             groups: `cgroup.procs` of every cgroup that it joins.
 
+        Returns:
+            The names of the environments that it can become: those built before it.
+
         Raises:
             LauncherError: the launcher is gone; no box was made.
         """
         with self._lock:
             _send(self._channel, {"op": "create", **ids}, [channel.theirs.fileno(), *groups])
+            environments = frozenset(self._environments)
         channel.theirs.close()
+        return environments
 
     def close(self) -> None:
         """Ends the launcher, which ends its boxes and removes their cgroups. Idempotent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +22,11 @@ def _refuse(name: str, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"{name}: {why}", retry_safe=True)
 
 
+def _show(number: float) -> str:
+    """A number for a message; Python does not print integers of thousands of digits."""
+    return str(number) if abs(number) < 10**30 else "a number that large"
+
+
 def check_names(fields: Iterable[str], known: Iterable[str], of_what: str) -> None:
     """Raises InvalidRequestError for the first field that is unknown."""
     names = list(known)
@@ -40,7 +44,7 @@ def _integer(low: int, high: int, *, optional: bool = False) -> Check:
         if isinstance(value, bool) or not isinstance(value, int):
             raise _refuse(name, f"must be a whole number, not {type(value).__name__}")
         if not low <= value <= high:
-            raise _refuse(name, f"must be from {low} to {high}, not {value}")
+            raise _refuse(name, f"must be from {low} to {high}, not {_show(value)}")
 
     return check
 
@@ -48,10 +52,10 @@ def _integer(low: int, high: int, *, optional: bool = False) -> Check:
 def _cpus(name: str, value: Any) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _refuse(name, "must be a finite number of CPUs, or None")
-    if not 0.01 <= value <= 1024:
-        raise _refuse(name, f"must be from 0.01 to 1024 CPUs, not {value}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(name, f"must be a number of CPUs or None, not {type(value).__name__}")
+    if not 0.01 <= value <= 1024:  # NaN is not
+        raise _refuse(name, f"must be from 0.01 to 1024 CPUs, not {_show(value)}")
 
 
 def _flag(name: str, value: Any) -> None:
@@ -155,11 +159,13 @@ def _globs(name: str, value: Any) -> None:
 
 
 def _mounts(name: str, value: Any) -> None:
-    for mount in _items(name, value, Mount):
-        check_path(name, mount.box_path)
-        if not mount.host_path.startswith("/"):
-            raise _refuse(name, f"{mount.host_path!r} must be an absolute host path")
-        _text(name, mount.host_path)
+    for index, mount in enumerate(_items(name, value, Mount)):
+        where = f"{name}[{index}]"
+        check_path(where, mount.box_path)
+        _flag(f"{where}.unsafe_writable", mount.unsafe_writable)
+        if not isinstance(mount.host_path, str) or not mount.host_path.startswith("/"):
+            raise _refuse(where, "host_path must be an absolute path, as str")
+        _text(where, mount.host_path)
 
 
 def _stdin(name: str, value: Any) -> None:

@@ -144,5 +144,6 @@ def request_for_snippet(
             "imports": code.imports,
             "check": code.check,
             "suspect": code.suspect,
+            "unclear": code.unclear,
         }
     return encode_request(request)

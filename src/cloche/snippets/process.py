@@ -54,6 +54,7 @@ class ProcessSandbox:
         self._boxes: set[Box] = set()
         self._in_flight: set[asyncio.Future[None]] = set()
         self._disposed = False
+        self._owner_pid = os.getpid()
 
     async def __aenter__(self) -> Self:
         """Makes ready what every run needs: a first run is then as fast as the next ones."""
@@ -74,6 +75,8 @@ class ProcessSandbox:
 
     async def dispose(self) -> None:
         """Ends the runs in flight (as SANDBOX_DISPOSED), leaves nothing. Idempotent."""
+        if self.is_foreign:
+            return
         self._disposed = True
         for box in list(self._boxes):
             box.kill(Cause.DISPOSED)
@@ -112,7 +115,11 @@ class ProcessSandbox:
         """
         self._refuse_when_disposed()
         given = merge_fields(options, fields)
-        run = _Run(self, code, context, self._options.override(given))
+        resolved = self._options.override(given)
+        if resolved.mounts:  # their folders are searched, which can take a while
+            run = await asyncio.to_thread(_Run, self, code, context, resolved)
+        else:
+            run = _Run(self, code, context, resolved)
         ended = asyncio.get_running_loop().create_future()
         self._in_flight.add(ended)
         try:
@@ -121,7 +128,17 @@ class ProcessSandbox:
             self._in_flight.discard(ended)
             ended.set_result(None)
 
+    @property
+    def is_foreign(self) -> bool:
+        """True in a fork of the process that made it: there it is of no use, and left alone."""
+        return os.getpid() != self._owner_pid
+
     def _refuse_when_disposed(self) -> None:
+        if self.is_foreign:
+            raise InvalidRequestError(
+                "the sandbox belongs to the process that this one was forked from; create another",
+                retry_safe=True,
+            )
         if self._disposed:
             raise DisposedError("the sandbox is disposed; create another one", retry_safe=True)
 

@@ -38,6 +38,7 @@ class Module:
     imports: list[Any]
     check: str | None
     suspect: list[int] | None
+    unclear: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class Transformer:
                     list(answer["imports"]),
                     None if answer["check"] is None else str(answer["check"]),
                     None if answer["suspect"] is None else list(answer["suspect"]),
+                    answer["unclear"] is True,
                 )
             return Refusal(
                 str(answer["message"])[:8192],

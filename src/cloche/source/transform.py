@@ -94,6 +94,8 @@ class Transformed:
             not know every novelty. An error about a top-level return is not one.
         suspect: Where the error was found (line, column), when `check` is given: for a runtime
             that gives no position of its own.
+        unclear: The error is in the final statement, so that its value, if any, would be lost. A
+            runtime whose own parser accepts the text must refuse it all the same.
     """
 
     code: str
@@ -102,6 +104,7 @@ class Transformed:
     imports: tuple[Import, ...]
     check: str | None = None
     suspect: tuple[int, int] | None = None
+    unclear: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ def transform(code: str, language: Language) -> Transformed | Refused:
     check = suspect = None
     if root.has_error:
         check, suspect = source.decode(), locate(source, syntax.first_error(root).start_byte)
-    return Transformed(text, 0, tuple(edits), tuple(module.imports), check, suspect)
+    unclear = check is not None and _is_unclear(module.final)
+    return Transformed(text, 0, tuple(edits), tuple(module.imports), check, suspect, unclear)
 
 
 class _Module:
@@ -241,6 +245,13 @@ class _Module:
     def _overwrite_between(self, start: int, end: int, text: str = "") -> None:
         blanked = blank(self.source[start:end].decode())
         self.splices.append(Splice(start, end, text + blanked[len(text) :]))
+
+
+def _is_unclear(final: Node | None) -> bool:
+    """Tell whether the final statement was not understood, and might have a value."""
+    if final is None or not final.has_error:
+        return False
+    return final.type in ("ERROR", "expression_statement", "export_statement")
 
 
 def _is_inert(statement: Node) -> bool:

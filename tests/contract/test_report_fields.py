@@ -1,0 +1,148 @@
+"""What a result tells beside the value: times, usage, runtime, isolation."""
+
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+
+import cloche
+from cloche import Strength
+
+LANGUAGES = ("javascript", "typescript", "python")
+FIELDS = {
+    "ok", "value", "stdout", "stderr", "output", "duration_ms", "queue_ms", "exit_code", "signal",
+    "error", "error_code", "error_line", "error_column", "error_stack", "stdout_bytes",
+    "stderr_bytes", "stdout_truncated", "stderr_truncated", "files", "denied", "usage", "runtime",
+    "isolation", "warm", "run_id",
+}  # fmt: skip
+CONTROLS = {
+    "uid", "capabilities", "no_new_privs", "seccomp", "processes", "network", "root", "scratch",
+    "memory", "pids", "cpu", "open_files", "core_dumps",
+}  # fmt: skip
+
+
+def test_a_result_has_the_documented_fields_and_is_frozen(sandbox: Any) -> None:
+    result = sandbox.run("1")
+    assert {field.name for field in dataclasses.fields(result)} == FIELDS
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.ok = False
+    with pytest.raises(TypeError):
+        result.files["x"] = b""
+    assert result.files == {} and result.denied == ()
+    assert dataclasses.asdict(dataclasses.replace(result, files={}, isolation=None))["ok"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_duration_is_that_of_the_code(sandbox: Any, language: str) -> None:
+    code = {
+        "python": "import time\ntime.sleep(0.3)",
+    }.get(language, "await new Promise(r => setTimeout(r, 300))")
+    started = time.monotonic()
+    result = sandbox.run(code, language=language)
+    taken_ms = (time.monotonic() - started) * 1000
+    assert 290 < result.duration_ms <= taken_ms
+    assert 0 <= result.queue_ms < 100
+    assert result.usage.cpu_ms < 290
+
+
+def test_a_timeout_lasts_as_long_as_it_says(sandbox: Any) -> None:
+    for language, code in (("javascript", "while (true);"), ("python", "while True: pass")):
+        result = sandbox.run(code, language=language, timeout_ms=400)
+        assert 400 <= result.duration_ms < 900
+        assert (result.exit_code, result.signal) == (None, 9)
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "while (process.cpuUsage().user < 200_000); 1"),
+        ("python", "import time\nwhile time.process_time() < 0.2: pass\n1"),
+        ("python", "import os, time\nif os.fork() == 0:\n    t = time.process_time()\n"
+         "    while time.process_time() - t < 0.2: pass\n    os._exit(0)\nos.wait()\n1"),
+    ],
+)  # fmt: skip
+def test_cpu_time_is_that_of_everything_the_run_started(
+    sandbox: Any, language: str, code: str
+) -> None:
+    result = sandbox.run(code, language=language)
+    assert result.ok, result.error
+    assert 120 < result.usage.cpu_ms < 5000
+
+
+def test_the_peak_of_memory_grows_with_what_is_held(sandbox: Any) -> None:
+    small = sandbox.run("1", language="python").usage.peak_memory_bytes
+    code = "len(bytearray(b'x') * (40 << 20))"
+    large = sandbox.run(code, language="python").usage.peak_memory_bytes
+    assert small > 1 << 20
+    assert small + (30 << 20) < large <= 128 << 20
+
+
+def test_the_runtime_is_named_with_the_version_that_ran(sandbox: Any) -> None:
+    script = sandbox.run("Bun.version")
+    assert (script.runtime.name, script.runtime.version) == ("bun", script.value)
+    python = sandbox.run("import platform\nplatform.python_version()", language="python")
+    assert (python.runtime.name, python.runtime.version) == ("python", python.value)
+
+
+def test_each_run_has_an_id_of_its_own_and_is_cold(sandbox: Any) -> None:
+    results = [sandbox.run("1", language="python") for _ in range(3)]
+    assert len({result.run_id for result in results}) == 3
+    assert all(len(result.run_id) >= 16 for result in results)
+    assert not any(result.warm for result in results)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("fields", [{}, {"allow_fs": True}, {"cpu_time_ms": 3000}])
+def test_the_isolation_report_has_every_control_with_its_evidence(
+    sandbox: Any, language: str, fields: dict[str, Any]
+) -> None:
+    report = sandbox.run("1", language=language, **fields).isolation
+    assert report.backend == "namespaces"
+    assert set(report.controls) >= CONTROLS
+    assert ("cpu_time" in report.controls) is ("cpu_time_ms" in fields)
+    for name, control in report.controls.items():
+        assert control.mechanism and control.evidence, name
+        assert control.strength in (Strength.ENFORCED, Strength.BEST_EFFORT), name
+    for name in ("capabilities", "no_new_privs", "seccomp", "processes", "network", "root"):
+        assert report.controls[name].strength is Strength.ENFORCED
+    scratch = "sized-tmpfs" if fields.get("allow_fs") else "nothing-writable"
+    assert report.controls["scratch"].mechanism == scratch
+
+
+def test_the_report_follows_the_limits_of_the_run(sandbox: Any) -> None:
+    for limit in (64, 200):
+        controls = sandbox.run("1", language="python", memory_limit_mb=limit).isolation.controls
+        memory = controls["memory"]
+        if memory.mechanism == "cgroup":
+            assert str(limit * 1024 * 1024) in memory.evidence
+        else:
+            assert (memory.mechanism, memory.strength) == ("watchdog", Strength.BEST_EFFORT)
+            assert str(limit) in memory.evidence
+
+
+def test_what_is_required_and_there_is_in_the_report(sandbox: Any) -> None:
+    known = sandbox.run("1", language="python", allow_fs=True).isolation.controls
+    require = {name: control.mechanism for name, control in known.items()}
+    result = sandbox.run("1", language="python", allow_fs=True, require=require)
+    assert result.ok
+    for name, mechanism in require.items():
+        assert result.isolation.controls[name].mechanism == mechanism
+
+
+@pytest.mark.parametrize(
+    "require", [{"scratch": "sized-tmpfs"}, {"memory": "watchdog"}, {"cpu_time": "cgroup"}]
+)
+def test_what_is_required_and_not_there_is_a_refusal(sandbox: Any, require: dict[str, str]) -> None:
+    controls = sandbox.run("1", language="python").isolation.controls
+    ((name, mechanism),) = require.items()
+    if name in controls and controls[name].mechanism == mechanism:
+        pytest.skip(f"missing fact: a host where {name} is not by {mechanism}")
+    heard: list[str] = []
+    with pytest.raises(cloche.UnavailableError) as caught:
+        sandbox.run("print(1)", language="python", require=require,
+                    on_output=lambda _, text: heard.append(text))  # fmt: skip
+    assert heard == []
+    assert name in caught.value.message and mechanism in caught.value.message
+    assert caught.value.fact and caught.value.fix
+    assert sandbox.run("1 + 1", language="python").value == 2

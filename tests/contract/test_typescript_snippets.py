@@ -1,0 +1,103 @@
+"""TypeScript is transformed and not checked."""
+
+from typing import Any
+
+import pytest
+
+from cloche import SandboxErrorCode
+
+VALUES: list[tuple[str, Any]] = [
+    ("enum Tone { Low, High = 5, Top }\n[Tone[0], Tone.Top]", ["Low", 6]),
+    ("const enum Size { S = 7 }\nSize.S", 7),
+    ("enum Word { A = 'a' }\nWord.A", "a"),
+    ("namespace Out { export const x = 1; export namespace In { export const y = 2 } }\n"
+     "[Out.x, Out.In.y]", [1, 2]),
+    ("class P { constructor(private a: number, public b = 2) {} s() { return this.a + this.b } }\n"
+     "[new P(3).s(), new P(3).b]", [5, 2]),
+    ("abstract class A { abstract f(): number }\nclass B extends A { f() { return 4 } }\n"
+     "new B().f()", 4),
+    ("function over(a: string): string; function over(a: number): number;\n"
+     "function over(a: any) { return a }\nover(1)", 1),
+    ("const first = <T,>(x: T[]): T => x[0]!; first([3])", 3),
+    ("const point = { x: 1 } satisfies { x: number }; point", {"x": 1}),
+    ("let u = <any>5; u as unknown as string", 5),
+    ("type A = { a: number }; interface B { b: A }; declare const gone: B; 2", 2),
+    ("import type { X } from 'nowhere'; 1", 1),
+    ("import { type Y, sep } from 'node:path'; sep", "/"),
+    ("import fs = require('fs'); typeof fs.readFileSync", "function"),
+    ("export type T = 1; export interface I {}; 2", 2),
+    ("class C {\n static #n = 1; static { C.#n = 2 } declare x: number;\n"
+     " static get n() { return C.#n }\n}\nC.n", 2),
+    ("let o: { a?: { b: number } } = {}; o?.a?.b ?? 'none'", "none"),
+    ("function assertIs(x: unknown): asserts x is string {}\nassertIs(1); 3", 3),
+    ("using_: for (const x of [1]) { break using_ }\n1", 1),
+]  # fmt: skip
+
+
+@pytest.mark.case("ts-01-enum-namespace")
+@pytest.mark.parametrize(("code", "value"), VALUES, ids=range(len(VALUES)))
+def test_typescript_works(sandbox: Any, code: str, value: Any) -> None:
+    result = sandbox.run(code, language="typescript")
+    assert (result.ok, result.error, result.value) == (True, None, value)
+
+
+@pytest.mark.case("ts-03-decorators")
+def test_decorators_are_called_or_refused_and_never_ignored(sandbox: Any) -> None:
+    code = (
+        "const calls: string[] = [];\n"
+        "function noted(_: any, on: any) { calls.push(String(on.name ?? on)) }\n"
+        "class A { @noted m() { return 1 } @noted static s = 2 }\n"
+        "new A().m(); calls"
+    )
+    result = sandbox.run(code, language="typescript")
+    if result.ok:
+        assert sorted(result.value) == ["m", "s"]
+    else:
+        assert result.error_code is SandboxErrorCode.INVALID_CODE
+        assert result.error_line == 3
+
+
+@pytest.mark.case("ts-06-top-level-await")
+def test_top_level_await_keeps_the_order_and_the_value(sandbox: Any) -> None:
+    code = (
+        "console.log('first');\n"
+        "const n: number = await new Promise<number>(done => queueMicrotask(() => done(41)));\n"
+        "console.log('second');\n"
+        "n + 1;"
+    )
+    result = sandbox.run(code, language="typescript")
+    assert (result.value, result.stdout) == (42, "first\nsecond\n")
+
+
+@pytest.mark.case("ts-06-top-level-await")
+def test_a_rejected_await_is_an_error_with_its_place(sandbox: Any) -> None:
+    code = "const a: number = 1;\nawait Promise.reject(new RangeError('mine'));"
+    result = sandbox.run(code, language="typescript")
+    assert result.error_code is SandboxErrorCode.EXECUTION_ERROR
+    assert (result.error, result.error_line) == ("RangeError: mine", 2)
+
+
+@pytest.mark.case("ts-07-esm-cjs-mix")
+def test_both_kinds_of_modules_can_be_mixed(sandbox: Any) -> None:
+    code = (
+        'import { readFileSync } from "node:fs";\n'
+        'const os = require("node:os");\n'
+        "export const both = typeof readFileSync + typeof os.platform;\n"
+        "export default both;"
+    )
+    result = sandbox.run(code, language="typescript")
+    assert (result.ok, result.value) == (True, "functionfunction"), result.error
+
+
+@pytest.mark.case("ts-08-type-errors-do-not-block")
+def test_types_that_do_not_fit_are_no_error(sandbox: Any) -> None:
+    code = 'const n: number = "1"; const m: string = 2 as never; n + m'
+    assert sandbox.run(code, language="typescript").value == "12"
+
+
+def test_javascript_is_not_taken_as_typescript(sandbox: Any) -> None:
+    for code in ("let x: number = 1", "enum A {}", "interface I {}"):
+        assert sandbox.run(code, language="typescript").ok
+        result = sandbox.run(code, language="javascript")
+        assert result.error_code is SandboxErrorCode.INVALID_CODE, code
+        assert result.error_line == 1

@@ -1,0 +1,48 @@
+"""Which facts of the host a test rests on: `pytestmark = needs("cgroup-memory")`.
+
+A test whose fact is missing is skipped, and the skip prints the fact. Root, as on the build
+machine, is expected to have the facts in EXPECTED_OF_ROOT: there a missing one is a failure.
+"""
+
+import os
+from functools import cache
+
+import pytest
+
+from cloche.environments.runtimes import runtime_probes
+from cloche.linux.facts import HostFacts
+from cloche.linux.probe import probe_host
+
+# What every box is made of.
+BOX = ("user-namespaces", "proc-mount", "mount-api", "seccomp", "pidfd")
+EXPECTED_OF_ROOT = frozenset(
+    {
+        *BOX,
+        "cgroup-memory",
+        "cgroup-pids",
+        "cgroup-cpu",
+        "cgroup-cpuacct",
+        "runtime-bun",
+        "runtime-python",
+        "root",
+    }
+)
+needs = pytest.mark.needs
+
+
+@cache
+def host_facts() -> HostFacts:
+    """The facts of this host, found out as they are asked for."""
+    return probe_host().including(runtime_probes())
+
+
+def require_facts(*names: str) -> None:
+    """Skips the current test (or, where the fact is expected, fails it) when one is missing."""
+    for name in names:
+        fact = host_facts()[name]
+        if fact.ok:
+            continue
+        told = f"missing fact: {name} ({fact.evidence})"
+        if os.geteuid() == 0 and name in EXPECTED_OF_ROOT:
+            pytest.fail(f"{told}; root is expected to have it. Fix: {fact.fix}", pytrace=False)
+        pytest.skip(told)
