@@ -1,10 +1,10 @@
 """Watches boxes die, from outside: a process of its own, which shares nothing with Cloche.
 
-Usage: `observer.py OWNER_PID`. Per line on stdin: takes a pidfd of every process that exists below
-the children of OWNER_PID (below the launcher: the box's init, the guest and all that the
-guest has started), answers with their number, waits until all are dead and until /proc, read
-anew, shows none below the launcher, zombies included; then answers with CLOCK_MONOTONIC in
-nanoseconds, taken after that last look. Standard library only.
+Usage: `observer.py OWNER_PID`. For each line on stdin it takes a pidfd of every process of the box
+that runs now below OWNER_PID (its init, the guest and all that the guest has started) and answers
+with their number and the bytes they hold (PSS). Then it waits until all are dead and until /proc,
+read anew, shows none of them, not even as a zombie, and no other guest, and answers with
+CLOCK_MONOTONIC in nanoseconds, taken after that last look. Standard library only.
 """
 
 import os
@@ -17,25 +17,44 @@ from pathlib import Path
 _PATIENCE_MS = 10_000
 
 
-def processes_of_box(owner: int) -> list[int]:
+def processes_of_box(owner: int) -> set[int]:
+    """Inits with something below them, and that. An init alone is a box made ahead of need."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):
                 parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(folder.name))
-    found: list[int] = []
-    pending = [child for child in children.get(owner, ()) if child != os.getpid()]
+    launchers = children.get(owner, ())
+    inits = {init for launcher in launchers for init in children.get(launcher, ())}
+    found = {init for init in inits if init in children}
+    pending = list(found)
     while pending:
-        below = children.get(pending.pop(), [])
-        found += below
+        below = children.get(pending.pop(), ())
+        found.update(below)
         pending += below
     return found
 
 
-def wait_dead(pids: list[int]) -> None:
+def held_bytes(pid: int) -> int:
+    """What is shared counts once in the sum. A plain user may not look into the box's init: 0."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def open_pidfds(pids: set[int]) -> dict[int, int]:
+    pidfds = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):  # gone already: the caller sees that one is missing
+            pidfds[os.pidfd_open(pid)] = pid
+    return pidfds
+
+
+def wait_dead(alive: dict[int, int]) -> None:
     poller = select.poll()
-    alive = {os.pidfd_open(pid): pid for pid in pids}
     for pidfd in alive:
         poller.register(pidfd, select.POLLIN)
     while alive:
@@ -61,9 +80,10 @@ def main() -> None:
     owner = int(sys.argv[1])
     for _ in sys.stdin:
         pids = processes_of_box(owner)
-        print(len(pids), flush=True)
-        wait_dead(pids)
-        while processes_of_box(owner):
+        pidfds = open_pidfds(pids)
+        print(len(pidfds), sum(map(held_bytes, pids)), flush=True)
+        wait_dead(pidfds)
+        while processes_of_box(owner) or any(Path(f"/proc/{pid}").exists() for pid in pids):
             pass
         print(time.monotonic_ns(), flush=True)
 

@@ -1,10 +1,11 @@
 """Interleaved measurements and what is made of them.
 
-A machine is never as quiet as one would like, so no figure stands alone: contestants take turns
-(A B A B …), and what is compared with a target of the form "n times" is two medians of one run.
+A machine is never as quiet as one would like, so no figure stands alone: contestants take turns,
+and what is compared with a target of the form "n times" is two medians of one run.
 """
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -126,10 +127,17 @@ async def take_ms(action: Action) -> float:
 async def interleave(
     actions: Mapping[str, Action], rounds_count: int, warmups_count: int
 ) -> dict[str, list[float]]:
-    """Lets all take turns, one after another; the first `warmups_count` rounds do not count."""
+    """Lets all take turns, one after another; the first `warmups_count` rounds do not count.
+
+    Each round has its own order: what one leaves to the kernel (the end of a network namespace
+    costs some milliseconds on another CPU) is not always at the expense of the same next one.
+    """
     samples: dict[str, list[float]] = {name: [] for name in actions}
+    order = list(actions.items())
+    generator = random.Random(1)
     for round_number in range(-warmups_count, rounds_count):
-        for name, action in actions.items():
+        generator.shuffle(order)
+        for name, action in order:
             took_ms = await take_ms(action)
             if round_number >= 0:
                 samples[name].append(took_ms)

@@ -228,7 +228,8 @@ def test_code_that_looks_like_an_escape_is_plain_code(sandbox: Any, code: str, v
 @pytest.mark.parametrize(
     ("code", "value"),
     [
-        ("String.raw`\\u`", "\\u"),
+        ("String.raw`\\u`", None),  # the parser here does not know it: refused, not lost
+        ("return String.raw`\\u`", "\\u"),
         ("/[\\p{L}--[a-z]]/v.test('A')", True),
         ("class A { accessor = 1 }; new A().accessor", 1),
         ("let { a, ...rest } = { a: 1, b: 2 }; rest", {"b": 2}),

@@ -97,6 +97,8 @@ def test_every_attempt_has_an_expected_answer(outcomes):
 @pytest.mark.parametrize("attempt", sorted(EXPECTED))
 def test_the_filter_answers_where_else_the_kernel_would(outcomes, attempt):
     without_filter, under_filter = outcomes
+    if attempt == "mknod-device" and os.geteuid() != 0:
+        pytest.skip("missing fact: root (the kernel lets nobody else make a device)")
     if attempt == "x32":  # kernels without that ABI know no such number, so the control is ENOSYS
         assert without_filter[attempt] in (0, errno.ENOSYS)
     else:

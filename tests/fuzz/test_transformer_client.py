@@ -21,7 +21,7 @@ from cloche.snippets.transformer import Module, Refusal, Transformer
 Liar = Callable[[dict[str, Any]], "bytes | None"]
 GOOD = {
     "ok": True, "code": "export {}", "map": {"line_offset": 0, "edits": []}, "imports": [],
-    "check": None, "suspect": None,
+    "check": None, "suspect": None, "unclear": False,
 }  # fmt: skip
 
 
@@ -134,7 +134,9 @@ def asked(*lies: Liar, failure: Exception | None = None) -> Module | Refusal | C
 
 
 def test_an_honest_box_is_believed() -> None:
-    assert asked(honest) == Module("export {}", {"line_offset": 0, "edits": []}, [], None, None)
+    assert asked(honest) == Module(
+        "export {}", {"line_offset": 0, "edits": []}, [], None, None, False
+    )
     refused = {"ok": False, "message": "no", "line": 3, "column": 4}
     assert asked(lambda request: frame({"id": request["id"], **refused})) == Refusal("no", 3, 4)
 

@@ -113,7 +113,7 @@ def test_v2_moves_itself_into_a_leaf_and_hands_controllers_down(tmp_path: Path) 
     parent = group / "cloche-2"
     assert parents.version == 2
     assert parents.folders == dict.fromkeys(("memory", "pids", "cpu", "cpuacct"), parent)
-    assert (group / "cloche-2-self/cgroup.procs").read_text() == str(os.getpid())
+    assert (group / f"cloche-{os.getpid()}-self/cgroup.procs").read_text() == str(os.getpid())
     for folder in (group, parent):
         assert (folder / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
 

@@ -67,7 +67,8 @@ def _one_of(*choices: str | None) -> Check:
     def check(name: str, value: Any) -> None:
         if value not in choices or isinstance(value, bool):
             shown = ", ".join(str(choice) for choice in choices)
-            raise _refuse(name, f"must be one of {shown}, not {value!r}")
+            found = repr(value[:80]) if isinstance(value, str) else type(value).__name__
+            raise _refuse(name, f"must be one of {shown}, not {found}")
 
     return check
 

@@ -1,0 +1,1 @@
+"""A walk through Cloche that checks what it shows: `python -m demo`."""
