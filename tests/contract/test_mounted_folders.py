@@ -37,6 +37,22 @@ def test_a_mounted_folder_can_be_read(sandbox: Any, folder: Path) -> None:
     assert result.value == "from the host", result.error
 
 
+def test_a_folder_below_one_that_only_the_caller_may_enter_can_be_mounted(
+    sandbox: Any, folder: Path
+) -> None:
+    folder.parent.chmod(0o700)
+    result = python(sandbox, "open('data/a.txt').read()", Mount(str(folder), "data"))
+    assert result.value == "from the host", result.error
+
+
+def test_more_folders_than_may_be_mounted_are_refused(sandbox: Any, folder: Path) -> None:
+    mounts = [Mount(str(folder), f"at{number}") for number in range(9)]
+    with pytest.raises(InvalidRequestError, match="at most 8 folders"):
+        python(sandbox, "1", *mounts)
+    result = python(sandbox, "import os; len(os.listdir('.'))", *mounts[:8])
+    assert result.value == 8, result.error
+
+
 @pytest.mark.parametrize("fields", [{}, {"allow_fs": True}, {"files": {"mine": "x"}}])
 def test_a_mounted_folder_is_read_only(sandbox: Any, folder: Path, fields: dict[str, Any]) -> None:
     code = (

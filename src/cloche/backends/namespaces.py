@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from cloche.backends import namespaces_box
-from cloche.errors import ClocheError, InternalError, UnavailableError
+from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
 from cloche.linux import cgroup, ids, launching, seccomp
 
 if TYPE_CHECKING:
@@ -95,12 +95,29 @@ class NamespacesBackend:
         """See `backends.base.Backend.create`."""
         launcher = await self._serving(plan.environment)
         box = self._take_empty(plan) or self._make_empty(launcher)
+        clones: list[int] = []
         try:
-            box.build(plan)
+            if plan.mounts:
+                clones = await self._clone_mounts(launcher, plan)
+            box.build(plan, clones)
         except BaseException:
             await box.destroy()
             raise
+        finally:
+            for clone in clones:
+                os.close(clone)
         return box
+
+    async def _clone_mounts(self, launcher: launching.Launcher, plan: BoxPlan) -> list[int]:
+        folders = [(mount.host_path, not mount.unsafe_writable) for mount in plan.mounts]
+        try:
+            return await asyncio.to_thread(launcher.clone_folders, folders)
+        except launching.PeerGoneError as error:
+            raise InternalError(str(error), retry_safe=True) from error
+        except launching.LauncherError as error:
+            raise InvalidRequestError(
+                f"mounts: a folder cannot be mounted: {error}", retry_safe=True
+            ) from error
 
     async def _serving(self, environment: Environment) -> launching.Launcher:
         """A launcher that is alive and has the environment."""

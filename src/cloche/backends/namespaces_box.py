@@ -115,11 +115,12 @@ class NamespacesBox:
             and plan.environment.name in self._environments
         )
 
-    def build(self, plan: BoxPlan) -> None:
+    def build(self, plan: BoxPlan, clones: Sequence[int]) -> None:
         """Tells an empty box what to become.
 
         Args:
             plan: Its environment is one that the launcher had when the box was made.
+            clones: Detached clones of the plan's mounts, in their order.
 
         Raises:
             UnavailableError: the cgroup does not take the limits.
@@ -137,14 +138,12 @@ class NamespacesBox:
                 {
                     "op": "build",
                     "environment": plan.environment.name,
-                    "mounts": [
-                        [each.host_path, each.box_path, not each.unsafe_writable]
-                        for each in plan.mounts
-                    ],
+                    "has_files": bundle is not None,
+                    "mounts": [each.box_path for each in plan.mounts],
                     "sysctls": _SYSCTLS,
                     "scratch": _scratch(plan),
                 },
-                [] if bundle is None else [bundle],
+                [*([] if bundle is None else [bundle]), *clones],
             )
         finally:
             if bundle is not None:

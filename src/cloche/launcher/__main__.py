@@ -75,9 +75,24 @@ class Launcher:
             except OSError as error:
                 event = wire.failure("environment", error)
             wire.send(self._channel, event, [])
+        elif message["op"] == "clone-folders":
+            self._clone_folders(message["folders"])
         elif message["op"] == "create":
             self._create(message, descriptors)
         return True
+
+    def _clone_folders(self, folders: list[list[Any]]) -> None:
+        """Answers with detached clones of host folders: a box may not be able to open them."""
+        clones: list[int] = []
+        event: dict[str, Any] = {"event": "cloned"}
+        try:
+            for host_path, read_only in folders:
+                clones.append(environment.clone_host(host_path, read_only=read_only))
+        except OSError as error:
+            event = wire.failure("mounts", error)
+        wire.send(self._channel, event, clones if event["event"] == "cloned" else [])
+        for clone in clones:
+            os.close(clone)
 
     def _create(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Makes a box with nothing in it yet; the descriptors are its channel and cgroups."""

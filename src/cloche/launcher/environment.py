@@ -42,8 +42,8 @@ def open_host(path: str) -> int:
         os.close(root)
 
 
-def bind(host_path: str, target: str, *, read_only: bool = True, devices: bool = False) -> None:
-    """Attaches a clone of a host file or folder at `target`, which must exist."""
+def clone_host(host_path: str, *, read_only: bool = True, devices: bool = False) -> int:
+    """A detached clone of a host file or folder; the caller closes it."""
     source = open_host(host_path)
     try:
         tree = syscalls.open_tree("", at=source)
@@ -51,6 +51,16 @@ def bind(host_path: str, target: str, *, read_only: bool = True, devices: bool =
         os.close(source)
     try:
         syscalls.set_mount_attributes(tree, read_only=read_only, devices=devices)
+    except OSError:
+        os.close(tree)
+        raise
+    return tree
+
+
+def bind(host_path: str, target: str, *, devices: bool = False) -> None:
+    """Attaches a read-only clone of a host file or folder at `target`, which must exist."""
+    tree = clone_host(host_path, devices=devices)
+    try:
         syscalls.move_mount(tree, target)
     finally:
         os.close(tree)

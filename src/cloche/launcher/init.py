@@ -64,9 +64,10 @@ def run(
         step = "wait"
         plan, descriptors = _wait_for_plan(channel, lifeline)
         step = "root"
-        mounts = _enter_root(plan)
+        _enter_root(plan["environment"])
         step = "scratch"
-        workspace = _mount_scratch(plan, descriptors[0] if descriptors else None, mounts)
+        files = descriptors.pop(0) if plan["has_files"] else None
+        workspace = _mount_scratch(plan, files, descriptors)
         step = "proc"
         _seal_proc(plan["sysctls"])
         commands.tell(channel, {"event": "ready"}, [workspace])
@@ -106,17 +107,9 @@ def _raise_loopback() -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _enter_root(plan: dict[str, Any]) -> list[tuple[int, str]]:
-    """Enters the base tree; returns the host folders to mount in it, with their box paths."""
-    tree = syscalls.open_tree(f"{environment.ENVIRONMENTS}/{plan['environment']}", recursive=True)
-    # The new root covers /host, so host folders are cloned while their paths still hold.
-    mounts = []
-    for host_path, box_path, read_only in plan["mounts"]:
-        source = environment.open_host(host_path)
-        clone = syscalls.open_tree("", at=source)
-        syscalls.set_mount_attributes(clone, read_only=read_only, executable=True)
-        os.close(source)
-        mounts.append((clone, box_path))
+def _enter_root(name: str) -> None:
+    """Enters the base tree `name`; the host's is gone from here on."""
+    tree = syscalls.open_tree(f"{environment.ENVIRONMENTS}/{name}", recursive=True)
     syscalls.move_mount(tree, environment.ENVIRONMENTS)
     os.close(tree)
     os.chdir(environment.ENVIRONMENTS)
@@ -125,7 +118,6 @@ def _enter_root(plan: dict[str, Any]) -> list[tuple[int, str]]:
     syscalls.pivot_root(".", ".")
     syscalls.unmount(".")
     os.chdir("/")
-    return mounts
 
 
 def _seal_proc(sysctls: dict[str, int]) -> None:
@@ -159,8 +151,11 @@ def _write_sysctl(name: str, value: int) -> None:
         os.close(descriptor)
 
 
-def _mount_scratch(plan: dict[str, Any], files: int | None, mounts: list[tuple[int, str]]) -> int:
-    """Mounts what is writable, lays the files and the host folders in; returns /workspace."""
+def _mount_scratch(plan: dict[str, Any], files: int | None, clones: list[int]) -> int:
+    """Mounts what is writable, lays the files and the host folders in; returns /workspace.
+
+    `clones` are detached mounts, in the order of the plan's `mounts` (their box paths).
+    """
     scratch = plan["scratch"]
     if scratch is not None:
         owner = f"uid={commands.GUEST_ID},gid={commands.GUEST_ID}"
@@ -174,7 +169,7 @@ def _mount_scratch(plan: dict[str, Any], files: int | None, mounts: list[tuple[i
     if files is not None:
         _lay_files(workspace, files)
         os.close(files)
-    for clone, box_path in mounts:
+    for clone, box_path in zip(clones, plan["mounts"], strict=True):
         target = _make_folder(workspace, box_path)
         syscalls.move_mount(clone, target)
         os.close(target)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = Path(__file__).parent.parent / "launcher"
 MESSAGE_LIMIT_BYTES = 256 * 1024
-_DESCRIPTOR_LIMIT = 4
+_DESCRIPTOR_LIMIT = 16
 _START_TIMEOUT_S = 20.0
 _END_TIMEOUT_S = 5.0
 _CREDENTIALS = struct.Struct("3i")
@@ -209,11 +209,26 @@ class Launcher:
             _send(self._channel, {**request, "entries": environment.entries}, ())
             answer, _, _ = _receive(self._channel)
             if answer is None:
-                raise LauncherError("the launcher is gone")
+                raise PeerGoneError("the launcher is gone")
             if answer["event"] != "built":
                 raise LauncherError(answer["message"])
             self._environments.add(environment.name)
             return True
+
+    def clone_folders(self, folders: Sequence[tuple[str, bool]]) -> list[int]:
+        """Detached clones of host folders, each (path, read-only); the caller closes them. Blocks.
+
+        Raises:
+            LauncherError: a folder could not be opened, or the launcher is gone.
+        """
+        with self._lock:
+            _send(self._channel, {"op": "clone-folders", "folders": folders}, ())
+            answer, clones, _ = _receive(self._channel)
+        if answer is None:
+            raise PeerGoneError("the launcher is gone")
+        if answer["event"] != "cloned":
+            raise LauncherError(answer["message"])
+        return clones
 
     def has_environment(self, environment: Environment) -> bool:
         """True when boxes made from now on can have it."""

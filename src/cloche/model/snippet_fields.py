@@ -15,6 +15,7 @@ Check = Callable[[str, Any], None]
 
 PATH_BYTES_LIMIT: Final = 1024
 NAME_BYTES_LIMIT: Final = 255
+MOUNTS_LIMIT_COUNT: Final = 8
 ARGUMENT_BYTES_LIMIT: Final = 96 * 1024
 
 
@@ -160,7 +161,10 @@ def _globs(name: str, value: Any) -> None:
 
 
 def _mounts(name: str, value: Any) -> None:
-    for index, mount in enumerate(_items(name, value, Mount)):
+    mounts = _items(name, value, Mount)
+    if len(mounts) > MOUNTS_LIMIT_COUNT:
+        raise _refuse(name, f"at most {MOUNTS_LIMIT_COUNT} folders, not {len(mounts)}")
+    for index, mount in enumerate(mounts):
         where = f"{name}[{index}]"
         check_path(where, mount.box_path)
         _flag(f"{where}.unsafe_writable", mount.unsafe_writable)
