@@ -28,7 +28,7 @@ def parents_v1(root: Path, names: tuple[str, ...] = cgroup.CONTROLLERS) -> Cgrou
 
 def parents_v2(root: Path) -> CgroupParents:
     folder = root / "cloche"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     return CgroupParents(2, dict.fromkeys(cgroup.CONTROLLERS, folder))
 
 
@@ -221,15 +221,31 @@ def test_usage_is_read(tmp_path: Path) -> None:
 
 
 def test_a_group_holds_a_process_only_when_every_hierarchy_says_so(tmp_path: Path) -> None:
-    parents = parents_v1(tmp_path)
-    group = made(parents, FREE)
-    lists = [folder / "box/cgroup.procs" for folder in parents.folders.values()]
-    for path in lists:
-        path.write_text("7\n77\n")
-    assert group.holds(77)
-    assert not group.holds(777)
-    lists[2].write_text("7\n")
-    assert not group.holds(77)
+    first = made(parents_v1(tmp_path / "1"), FREE)
+    proc = tmp_path / "proc"
+    lines = [f"{at}:{name}:/x/cloche/box" for at, name in enumerate(cgroup.CONTROLLERS)]
+    write(proc / "77/cgroup", "\n".join([*lines, "9:freezer:/", "0::/"]))
+    assert first.holds(77, proc=proc)
+    write(proc / "78/cgroup", "\n".join([*lines[:2], "2:cpu:/x/cloche/other", lines[3], "0::/"]))
+    assert not first.holds(78, proc=proc)
+    write(proc / "79/cgroup", "0::/x/cloche/box")
+    assert not first.holds(79, proc=proc)
+    second = made(parents_v2(tmp_path / "2"), FREE)
+    assert second.holds(79, proc=proc)
+    write(proc / "80/cgroup", "0::/x/cloche")
+    assert not second.holds(80, proc=proc)
+
+
+def test_v1_controllers_that_are_one_hierarchy_share_one_group(tmp_path: Path) -> None:
+    both = tmp_path / "cgroup/cpu,cpuacct"
+    both.mkdir(parents=True)
+    for name in ("cpu", "cpuacct"):
+        (tmp_path / "cgroup" / name).symlink_to(both)
+    write(tmp_path / "proc/self/cgroup", "3:cpu,cpuacct:/\n")
+    found = find_parents("c", proc=tmp_path / "proc", root=tmp_path / "cgroup")
+    assert found.folders == dict.fromkeys(("cpu", "cpuacct"), both / "c")
+    write(tmp_path / "proc/5/cgroup", "3:cpu,cpuacct:/c/box")
+    assert Cgroup(found, "box").holds(5, proc=tmp_path / "proc")
 
 
 def test_a_group_that_can_be_made_in_some_hierarchies_only_is_not_made_at_all(

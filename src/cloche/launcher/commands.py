@@ -1,7 +1,8 @@
 """Runs commands in a box, one after another, on behalf of its init.
 
-A command starts as a fork of init, gives up everything, waits until Cloche has looked at it, and
-becomes the guest. When it ends, all that it started is killed before its end is told.
+A command starts as a fork of init, gives up everything, waits for its order, waits until Cloche has
+looked at it, and becomes the guest. The first is forked ahead, while the box is still empty: a fork
+is what takes longest. When a command ends, all that it started is killed before its end is told.
 """
 
 from __future__ import annotations
@@ -50,39 +51,43 @@ class Commands:
         self._channel = channel
         self._lifeline = lifeline
         self._filter = program
-        self._guest = 0
         self._wakeup, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._guest, self._gate = self._fork()
+
+    def _fork(self) -> tuple[int, int]:
+        """Forks what will become the next command; it reads its order once the gate is open."""
+        waiting, gate = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            _become_guest(self._channel, waiting, self._filter)
+        os.close(waiting)
+        return pid, gate
+
+    def _open_gate(self) -> None:
+        os.write(self._gate, b"g")
+        os.close(self._gate)
 
     def serve(self) -> None:
-        """Returns when Cloche or the launcher is gone."""
+        """Returns when Cloche or the launcher is gone. The box must be complete by now."""
+        self._open_gate()
+        channel = self._channel.fileno()
         poller = select.poll()
-        for descriptor in (self._channel.fileno(), self._lifeline, self._wakeup):
-            poller.register(descriptor, select.POLLIN)
+        poller.register(self._lifeline, select.POLLIN)
+        poller.register(self._wakeup, select.POLLIN)
         while True:
-            ready = [descriptor for descriptor, _ in poller.poll()]
-            if self._lifeline in ready:
+            # While there is a command, orders are for it to read: only the end is told here.
+            poller.register(channel, 0 if self._guest else select.POLLIN)
+            ready = dict(poller.poll())
+            if self._lifeline in ready or ready.get(channel, 0) & select.POLLHUP:
                 return
             if self._wakeup in ready:
                 os.read(self._wakeup, 512)
                 self._reap()
-            if self._channel.fileno() in ready:
-                message, descriptors = wire.receive(self._channel)
-                if message is None:
-                    return
-                if message["op"] == "exec":
-                    self._start(message, descriptors)
-                elif message["op"] == "kill" and self._guest:
-                    _kill_all()
-
-    def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        pid = os.fork()
-        if pid == 0:
-            _become_guest(self._channel, message, descriptors, self._filter)
-        self._guest = pid
-        for descriptor in descriptors:
-            os.close(descriptor)
+            if channel in ready:
+                self._guest, self._gate = self._fork()
+                self._open_gate()
 
     def _reap(self) -> None:
         while True:
@@ -126,47 +131,52 @@ def _kill_all() -> None:
         pass
 
 
-def _become_guest(
-    channel: socket.socket, message: dict[str, Any], descriptors: list[int], program: bytes
-) -> None:
-    """Gives up everything, waits to be let go, becomes the command. Never returns."""
-    step = "descriptors"
+def _become_guest(channel: socket.socket, gate: int, program: bytes) -> None:
+    """Gives up everything, reads its order, is let go, becomes the command. Never returns."""
+    step = "credentials"
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in _IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        go = descriptors[-1]
-        # Move all out of the way first: a target may be another's source.
-        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 64) for each in descriptors[:-1]]
+        # Out of the way of the guest's own numbers, which are filled in below.
         talk = socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 64))
-        go = fcntl.fcntl(go, fcntl.F_DUPFD_CLOEXEC, 64)
-        for target, descriptor in enumerate(moved):
-            os.dup2(descriptor, target)
-        kept = list(range(len(moved)))
-        syscalls.close_all_but([*kept, talk.fileno(), go])
-        step = "working directory"
-        os.chdir(message["cwd"])
+        gate = fcntl.fcntl(gate, fcntl.F_DUPFD_CLOEXEC, 64)
+        syscalls.close_all_but([talk.fileno(), gate])
         os.umask(0o022)
-        step = "limits"
-        for kind, limit in message["rlimits"]:
-            resource.setrlimit(kind, (limit, limit))
-        if message["nice"]:
-            os.setpriority(os.PRIO_PROCESS, 0, message["nice"])
-        _prefer_for_oom()
-        step = "credentials"
         if os.getuid() != GUEST_ID:
             os.setresgid(GUEST_ID, GUEST_ID, GUEST_ID)
             os.setresuid(GUEST_ID, GUEST_ID, GUEST_ID)
         syscalls.drop_capabilities()
+        # An undumpable process may not write its own /proc files; exec makes it dumpable anyway.
+        syscalls.allow_inspection()
         step = "seccomp"
         syscalls.install_filter(program)
+        if os.read(gate, 1) != b"g":
+            os._exit(127)
+        order, descriptors = wire.receive(talk)
+        if order is None:
+            os._exit(127)
+        step = "limits"
+        for kind, limit in order["rlimits"]:
+            resource.setrlimit(kind, (limit, limit))
+        if order["nice"]:
+            os.setpriority(os.PRIO_PROCESS, 0, order["nice"])
+        _prefer_for_oom()
+        step = "working directory"
+        os.chdir(order["cwd"])
+        step = "descriptors"
+        # Move all out of the way first: a target may be another's source.
+        *guest_ends, go = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 64) for each in descriptors]
+        for target, descriptor in enumerate(guest_ends):
+            os.dup2(descriptor, target)
+        syscalls.close_all_but([*range(len(guest_ends)), talk.fileno(), go])
         step = "handshake"
         wire.send(talk, {"event": "held"}, [])
         if os.read(go, 1) != b"g":
             os._exit(127)
         step = "exec"
-        os.execve(message["argv"][0], message["argv"], message["env"])
+        os.execve(order["argv"][0], order["argv"], order["env"])
     except OSError as error:
         try:
             wire.send(talk, wire.failure(step, error), [])
@@ -178,8 +188,6 @@ def _become_guest(
 
 def _prefer_for_oom() -> None:
     """Out of memory, the kernel takes the guest before its init."""
-    # An undumpable process may not write its own /proc files; exec makes it dumpable anyway.
-    syscalls.allow_inspection()
     descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, b"1000")

@@ -1,12 +1,13 @@
 """PID 1 of a box: builds the box from inside, then runs one command after another in it.
 
-It is a fork of the launcher, never runs guest text, and holds the only
-capabilities of the box's user namespace. A guest cannot trace it (undumpable, other
-credentials), cannot see it in /proc (hidepid) and cannot signal it (PID 1). When it
-ends, the kernel kills all that is in its pid namespace.
+It is a fork of the launcher, never runs guest text, and holds the only capabilities of the box's
+user namespace. A guest cannot trace it (undumpable, other credentials), cannot see it in /proc
+(hidepid) and cannot signal it (PID 1). When it ends, the kernel kills all that is in its pid
+namespace.
 
-Talks with Cloche over `channel`: `ready`, `failed`, `held` (sent by the guest's process itself, so
-that the kernel vouches for its pid), `ended`; takes `build` once, then `exec` and `kill`.
+Talks with Cloche over `channel`: `ready` (where there is scratch), `failed`, `held` (sent by the
+guest's process itself, so that the kernel vouches for its pid), `ended`; takes `build` once. `exec`
+is read by the fork that will be the command.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def run(
         _raise_loopback()
         syscalls.empty_bounding_set()
         syscalls.forbid_new_privileges()
+        step = "fork"
+        guests = commands.Commands(channel, lifeline, program)
         step = "wait"
         plan, descriptors = _wait_for_plan(channel, lifeline)
         step = "root"
@@ -70,9 +73,10 @@ def run(
         workspace = _mount_scratch(plan, files, descriptors)
         step = "proc"
         _seal_proc(plan["sysctls"])
-        commands.tell(channel, {"event": "ready"}, [workspace])
+        if plan["scratch"] is not None:
+            commands.tell(channel, {"event": "ready"}, [workspace])
         os.close(workspace)
-        commands.Commands(channel, lifeline, program).serve()
+        guests.serve()
     except OSError as error:
         commands.tell(channel, wire.failure(step, error))
     finally:

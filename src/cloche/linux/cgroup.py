@@ -70,9 +70,11 @@ def find_parents(
     for name in CONTROLLERS:
         if name not in own:
             continue
-        folder = root / name / own[name].lstrip("/") / token
+        # Where `cpu` and `cpuacct` are one hierarchy, both names are links to its folder.
+        folder = (root / name).resolve() / own[name].lstrip("/") / token
         with contextlib.suppress(OSError):
-            folder.mkdir()
+            if folder not in folders.values():
+                folder.mkdir()
             folders[name] = folder
     return CgroupParents(1, folders)
 
@@ -223,13 +225,24 @@ class Cgroup:
             for folder in dict.fromkeys(self._folders.values())
         ]
 
-    def holds(self, pid: int) -> bool:
-        """True when the kernel says that `pid` is in every hierarchy of this group."""
-        wanted = str(pid)
-        return all(
-            wanted in (folder / "cgroup.procs").read_text().split()
-            for folder in set(self._folders.values())
-        )
+    def holds(self, pid: int, *, proc: Path = Path("/proc")) -> bool:
+        """True when the kernel says that `pid` is in this group, in every hierarchy of it.
+
+        Groups are told by the last two names of their path, both made at random.
+        """
+        descriptor = os.open(f"{proc}/{pid}/cgroup", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            lines = os.read(descriptor, 65536).decode().splitlines()
+        finally:
+            os.close(descriptor)
+        found = 0
+        for line in lines:
+            _, names, path = line.split(":", 2)
+            # The v2 line names no controller, and all of them have one folder there.
+            ours = CONTROLLERS if self._version == 2 and not names else names.split(",")
+            folders = {self._folders[name] for name in ours if name in self._folders}
+            found += sum(path.endswith(f"/{each.parent.name}/{each.name}") for each in folders)
+        return found == len(set(self._folders.values()))
 
     def memory_limit(self) -> tuple[str, int]:
         """(file name, bytes) as the kernel has it; bytes is -1 for none."""
