@@ -18,7 +18,11 @@ _PATIENCE_MS = 10_000
 
 
 def processes_of_box(owner: int) -> set[int]:
-    """Inits with something below them, and that. An init alone is a box made ahead of need."""
+    """Inits with a guest below them, and all that is there.
+
+    A box made ahead of need has only the launcher's own program in it: init, and the fork that
+    will be its first command.
+    """
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -27,13 +31,23 @@ def processes_of_box(owner: int) -> set[int]:
                 children.setdefault(parent, []).append(int(folder.name))
     launchers = children.get(owner, ())
     inits = {init for launcher in launchers for init in children.get(launcher, ())}
-    found = {init for init in inits if init in children}
+    found = {
+        init
+        for init in inits
+        if any(program_of(child) != program_of(init) for child in children.get(init, ()))
+    }
     pending = list(found)
     while pending:
         below = children.get(pending.pop(), ())
         found.update(below)
         pending += below
     return found
+
+
+def program_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def held_bytes(pid: int) -> int:

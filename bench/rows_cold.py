@@ -1,6 +1,9 @@
 """A cold run: launcher and transformer up, the box fresh, no pool."""
 
+import asyncio
+import itertools
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from cloche.snippets.transformer import Module, Transformer
 
 _CODE = "1+1"
 _TARGET = Target("ratio", 1.3)
+_PAUSE_S = 0.005
 _SMALL = "const price = 80;\nconst rate = 0.25;\nprice * (1 + rate)"
 
 
@@ -20,6 +24,18 @@ def _run(sandbox: cloche.ProcessSandbox, code: str, value: object, **fields: Any
     async def run() -> None:
         result = await sandbox.run(code, **fields)
         if not result.ok or result.value != value:
+            raise RuntimeError(f"the run failed: {result.error}")
+
+    return run
+
+
+def _run_new_texts(sandbox: cloche.ProcessSandbox) -> Action:
+    """Each time another text, so that the transformer has to read it."""
+    numbers = itertools.count()
+
+    async def run() -> None:
+        result = await sandbox.run(f"{_CODE} // {next(numbers)}")
+        if result.value != 2:
             raise RuntimeError(f"the run failed: {result.error}")
 
     return run
@@ -41,7 +57,13 @@ async def measure(scale: Scale) -> AsyncIterator[Row]:
         async with cloche.create_process_sandbox() as sandbox:
             for name, action, confined, alone in (
                 (
-                    "Bun snippet",
+                    "Bun snippet, a new text",
+                    _run_new_texts(sandbox),
+                    bare.in_bwrap("bun", "-e", _CODE),
+                    (bun, "-e", _CODE),
+                ),
+                (
+                    "Bun snippet, a text seen before",
                     _run(sandbox, _CODE, 2),
                     bare.in_bwrap("bun", "-e", _CODE),
                     (bun, "-e", _CODE),
@@ -76,18 +98,26 @@ async def measure(scale: Scale) -> AsyncIterator[Row]:
 
 
 async def measure_transformer(scale: Scale) -> AsyncIterator[Row]:
-    """A small snippet through the transformer's box, there and back."""
+    """A small snippet through the transformer's box, there and back; each time another text.
+
+    With a pause between, as runs have it: the next text's fork is made in that time.
+    """
     backend = NamespacesBackend()
     transformer = Transformer(backend)
 
-    async def transform() -> None:
-        if not isinstance(await transformer.transform(_SMALL, "typescript"), Module):
-            raise RuntimeError("the transformer refused the snippet")
-
+    took: list[float] = []
     try:
         await transformer.start()
-        took = await interleave({"": transform}, scale.snippets_count, scale.warmups_count)
+        for number in range(-scale.warmups_count, scale.snippets_count):
+            await asyncio.sleep(_PAUSE_S)
+            text = f"{_SMALL} // {number}"
+            started_at = time.perf_counter()
+            answer = await transformer.transform(text, "typescript")
+            if not isinstance(answer, Module):
+                raise RuntimeError("the transformer refused the snippet")
+            if number >= 0:
+                took.append((time.perf_counter() - started_at) * 1000)
     finally:
         await transformer.close()
         await backend.close()
-    yield Row("transformer, warm, 3 lines of TypeScript", took[""], target=Target("median", 1.0))
+    yield Row("transformer, warm, 3 lines of TypeScript", took, target=Target("median", 1.0))

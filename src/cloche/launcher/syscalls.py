@@ -7,9 +7,16 @@ every architecture); `clone` and `pivot_root` are older and differ.
 Source: man 2 of each call; include/uapi/linux/{mount,sched,prctl,seccomp}.h.
 """
 
+from __future__ import annotations
+
 import ctypes
+import errno
 import os
 import platform
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # PyDLL keeps the interpreter lock across the call: a child of `clone` starts
 # with the lock held by the only thread there is.
@@ -40,6 +47,7 @@ _OPEN_TREE_CLONE = 1
 _AT_RECURSIVE = 0x8000
 _AT_EMPTY_PATH = 0x1000
 _AT_FDCWD = -100
+_EMPTY = b""
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV, _MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
@@ -68,13 +76,32 @@ class _FilterProgram(ctypes.Structure):
 
 def _check(result: int, call: str, path: str | None = None) -> int:
     if result < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{call}: {os.strerror(errno)}", path)
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}", path)
     return result
 
 
-def _long(value: int) -> ctypes.c_long:
-    return ctypes.c_long(value)
+# Declared once: a conversion per call costs more than most of the calls.
+_syscall6 = _libc.syscall
+_syscall6.argtypes = [ctypes.c_long] * 7
+_syscall6.restype = ctypes.c_long
+_mount = _libc.mount
+_mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
+_umount2 = _libc.umount2
+_umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
+_libc_prctl = _libc.prctl
+_libc_prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+
+
+def _address(value: ctypes.Structure | ctypes.Array[Any] | ctypes.c_int | bytes) -> int:
+    """Where a structure, an array or a byte string (kept by the caller) lies in memory."""
+    if isinstance(value, bytes):
+        return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0
+    return ctypes.addressof(value)
+
+
+def _syscall(number: int, *arguments: int) -> int:
+    return int(_syscall6(number, *arguments, *(0,) * (6 - len(arguments))))
 
 
 def clone(flags: int) -> tuple[int, int]:
@@ -83,14 +110,7 @@ def clone(flags: int) -> tuple[int, int]:
     Requires: a single-threaded caller.
     """
     pidfd = ctypes.c_int(-1)
-    pid = _libc.syscall(
-        _long(_CLONE),
-        ctypes.c_ulong(flags | _CLONE_PIDFD | _SIGCHLD),
-        _long(0),
-        ctypes.byref(pidfd),
-        _long(0),
-        _long(0),
-    )
+    pid = _syscall(_CLONE, flags | _CLONE_PIDFD | _SIGCHLD, 0, _address(pidfd))
     if pid == 0:
         return 0, -1
     return _check(pid, "clone"), pidfd.value
@@ -103,40 +123,34 @@ def unshare(flags: int) -> None:
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """mount(2)."""
-    result = _libc.mount(
-        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
-    )
+    result = _mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
     _check(result, "mount", target)
 
 
 def unmount(target: str) -> None:
     """Detaches the mount at `target` with all below it."""
-    _check(_libc.umount2(target.encode(), MNT_DETACH), "umount2", target)
+    _check(_umount2(target.encode(), MNT_DETACH), "umount2", target)
 
 
 def open_tree(path: str, *, at: int = _AT_FDCWD, recursive: bool = False) -> int:
     """Clones the mount at `path` (or at the descriptor `at` when `path` is empty), detached."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     flags |= 0 if path else _AT_EMPTY_PATH
-    return _check(
-        _libc.syscall(_long(_OPEN_TREE), _long(at), path.encode(), ctypes.c_uint(flags)),
-        "open_tree",
-        path,
-    )
+    name = path.encode()
+    return _check(_syscall(_OPEN_TREE, at, _address(name), flags), "open_tree", path)
 
 
 def move_mount(tree: int, target: str | int) -> None:
     """Attaches a detached mount at a path or on a descriptor."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH
-    at, path = _AT_FDCWD, target
+    at, path = _AT_FDCWD, b""
     if isinstance(target, int):
         flags |= _MOVE_MOUNT_T_EMPTY_PATH
-        at, path = target, ""
-    assert isinstance(path, str)
-    result = _libc.syscall(
-        _long(_MOVE_MOUNT), _long(tree), b"", _long(at), path.encode(), ctypes.c_uint(flags)
-    )
-    _check(result, "move_mount", path)
+        at = target
+    else:
+        path = target.encode()
+    result = _syscall(_MOVE_MOUNT, tree, _address(_EMPTY), at, _address(path), flags)
+    _check(result, "move_mount", str(target))
 
 
 def set_mount_attributes(
@@ -147,36 +161,22 @@ def set_mount_attributes(
     attributes.set |= 0 if devices else _MOUNT_ATTR_NODEV
     attributes.set |= _MOUNT_ATTR_RDONLY if read_only else 0
     attributes.set |= 0 if executable else _MOUNT_ATTR_NOEXEC
-    result = _libc.syscall(
-        _long(_MOUNT_SETATTR),
-        _long(tree),
-        b"",
-        ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE),
-        ctypes.byref(attributes),
-        ctypes.c_size_t(ctypes.sizeof(attributes)),
-    )
-    _check(result, "mount_setattr")
+    flags, size = _AT_EMPTY_PATH | _AT_RECURSIVE, ctypes.sizeof(attributes)
+    where = (_address(_EMPTY), flags, _address(attributes), size)
+    _check(_syscall(_MOUNT_SETATTR, tree, *where), "mount_setattr")
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """pivot_root(2)."""
-    _check(
-        _libc.syscall(_long(_PIVOT_ROOT), new_root.encode(), put_old.encode()),
-        "pivot_root",
-        new_root,
-    )
+    new, old = new_root.encode(), put_old.encode()
+    _check(_syscall(_PIVOT_ROOT, _address(new), _address(old)), "pivot_root", new_root)
 
 
 def open_beneath(at: int, path: str, flags: int, mode: int = 0, *, resolve: int) -> int:
     """openat2(2) with the given RESOLVE_ flags."""
     how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
-    result = _libc.syscall(
-        _long(_OPENAT2),
-        _long(at),
-        os.fsencode(path),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
+    name = os.fsencode(path)
+    result = _syscall(_OPENAT2, at, _address(name), _address(how), ctypes.sizeof(how))
     return _check(result, "openat2", path)
 
 
@@ -185,15 +185,12 @@ def close_all_but(keep: list[int]) -> None:
     low = 0
     for descriptor in [*sorted(keep), 0x7FFFFFFF]:
         if low < descriptor:
-            _libc.syscall(
-                _long(_CLOSE_RANGE), ctypes.c_uint(low), ctypes.c_uint(descriptor - 1), _long(0)
-            )
+            _syscall(_CLOSE_RANGE, low, descriptor - 1)
         low = descriptor + 1
 
 
-def _prctl(option: int, *arguments: int, call: str) -> None:
-    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
-    _check(_libc.prctl(option, *padded), call)
+def _prctl(option: int, first: int, second: int = 0, *, call: str) -> None:
+    _check(_libc_prctl(option, first, second, 0, 0), call)
 
 
 def die_with_parent() -> None:
@@ -219,10 +216,10 @@ def forbid_new_privileges() -> None:
 def empty_bounding_set() -> None:
     """Drops every capability from the bounding set: no exec can bring one back."""
     for capability in range(64):
-        try:
-            _prctl(_PR_CAPBSET_DROP, capability, call="prctl(PR_CAPBSET_DROP)")
-        except OSError:  # EINVAL: past the last one this kernel knows
-            return
+        if _libc_prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            if capability and ctypes.get_errno() == errno.EINVAL:
+                return  # past the last one this kernel knows
+            _check(-1, "prctl(PR_CAPBSET_DROP)")
 
 
 def drop_capabilities() -> None:
@@ -230,13 +227,11 @@ def drop_capabilities() -> None:
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, call="prctl(PR_CAP_AMBIENT)")
     header = (ctypes.c_uint32 * 2)(_LINUX_CAPABILITY_VERSION_3, 0)
     empty = (ctypes.c_uint32 * 6)()
-    _check(_libc.syscall(_long(_CAPSET), header, empty), "capset")
+    _check(_syscall(_CAPSET, _address(header), _address(empty)), "capset")
 
 
 def install_filter(program: bytes) -> None:
     """Installs a seccomp filter, an array of struct sock_filter (8 bytes each)."""
     structure = _FilterProgram(len(program) // 8, program)
-    result = _libc.prctl(
-        _PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(structure)
-    )
+    result = _libc_prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _address(structure), 0, 0)
     _check(result, "prctl(PR_SET_SECCOMP)")
