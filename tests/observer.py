@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def launches(self) -> bool:
-        """Whether it is a launcher, or a box's init, which is a fork of one."""
+        """Whether it is a launcher, or a fork of one: a box's init, a command before its exec."""
         return "/cloche/launcher" in self.command
 
     @property
@@ -98,7 +98,7 @@ def residents(processes: dict[int, Seen]) -> set[int]:
     """What a sandbox may hold between runs.
 
     The launchers of this process; for each, the box that holds a transformer, and at most
-    EMPTY_COUNT boxes that hold nothing but their init.
+    EMPTY_COUNT boxes that hold nothing but their init and the fork that waits for a command.
     """
     found = {pid for pid, process in processes.items() if process.is_launcher}
     for launcher in list(found):
@@ -106,9 +106,10 @@ def residents(processes: dict[int, Seen]) -> set[int]:
         has_transformer = False
         for init in [pid for pid, process in processes.items() if process.parent == launcher]:
             box = {pid for pid in processes if _is_below(pid, init, processes)}
-            if not box and empty_count < EMPTY_COUNT:
+            waiting = all(processes[pid].launches for pid in box)
+            if len(box) <= 1 and waiting and empty_count < EMPTY_COUNT:
                 empty_count += 1
-                found.add(init)
+                found |= {init, *box}
             elif not has_transformer and any(_transforms(processes[pid]) for pid in box):
                 has_transformer = True
                 found |= {init, *box}

@@ -131,7 +131,8 @@ def _remove_tree(folder: Path) -> None:
     """Removes a group and its children; the kernel refuses where a process is in one."""
     for child in folder.iterdir():
         if child.is_dir():
-            child.rmdir()
+            with contextlib.suppress(FileNotFoundError):  # its box removed it meanwhile
+                child.rmdir()
     folder.rmdir()
 
 

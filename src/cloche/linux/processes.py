@@ -188,7 +188,9 @@ class Process:
         self.dead.set()
 
     def kill(self) -> None:
-        """SIGKILL; no error when it is gone already."""
+        """SIGKILL; no error when it is gone already, or let go of."""
+        if self._pidfd < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
