@@ -88,6 +88,20 @@ def test_a_signal_ends_a_run_at_once_and_the_next_one_works(sandbox: Any, langua
     assert sandbox.run("1 + 1", language=language).value == 2
 
 
+def test_a_signal_ends_a_run_while_its_text_is_still_being_read(sandbox: Any) -> None:
+    takes_the_parser_seconds = "a?" * 500_000
+    controller = AbortController()
+    threading.Timer(0.1, controller.abort).start()
+    started_at = time.monotonic()
+    result = sandbox.run(takes_the_parser_seconds, signal=controller.signal)
+    assert result.error_code is SandboxErrorCode.ABORTED
+    assert time.monotonic() - started_at < 1
+    # Control: without the signal it is read to its refusal, which takes longer than that.
+    result = sandbox.run(takes_the_parser_seconds)
+    assert result.error_code is SandboxErrorCode.INVALID_CODE
+    assert time.monotonic() - started_at > 1
+
+
 def test_a_signal_that_fires_after_the_end_changes_nothing(sandbox: Any) -> None:
     controller = AbortController()
     result = sandbox.run("1 + 1", signal=controller.signal)

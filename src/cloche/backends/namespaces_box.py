@@ -228,6 +228,12 @@ class NamespacesBox:
         scratch = self.workspace if self.plan.scratch is not Scratch.NONE else None
         return inspection.measure_tree(self._init.pid, scratch)
 
+    async def wait_end(self) -> None:
+        """Waits until init is dead, however long that takes."""
+        await self._settled.wait()
+        if self._init is not None:
+            await self._init.dead.wait()
+
     async def wait_dead(self) -> None:
         """Waits until nothing of the box lives.
 
@@ -236,9 +242,7 @@ class NamespacesBox:
         """
         try:
             async with asyncio.timeout(_GRACE_S):
-                await self._settled.wait()
-                if self._init is not None:
-                    await self._init.dead.wait()
+                await self.wait_end()
         except TimeoutError:
             if self._init is None or not self._init.is_dead():
                 raise InternalError("a box did not die within a second of SIGKILL") from None

@@ -92,18 +92,11 @@ class CommandRun:
         """Lets the command go once it is what was asked, and waits for its end."""
         event, pid = await self._next(_SETUP_TIMEOUT_S)
         if event["event"] == "held":
-            self._box.report(pid)
-            request = self._request
-            request = request if isinstance(request, bytes) else await request
-            if self._control is None or self._sinks.control is None:
-                files.fill_memory_file(self._request_file, request)
-            else:
-                self._control.write(request)
-                self._sinks.control(self._control)
-            self._arm()
-            with contextlib.suppress(BrokenPipeError):  # killed this instant: its event follows
-                os.write(self._let_go, b"g")
-            self._box.on_started()
+            if self._box.killed is None:  # of a dying process /proc tells nothing
+                self._box.report(pid)
+                request = await self._request_or_death()
+                if request is not None:
+                    self._start(request)
             event, _ = await self._next(None)
         if event["event"] == "failed":
             raise self._setup_error(event)
@@ -113,6 +106,29 @@ class CommandRun:
         for pump in self._pumps:
             pump.drain()
         return self._outcome(event, ended_at)
+
+    async def _request_or_death(self) -> bytes | None:
+        """What the command is to read, or None when the box has died before that was known."""
+        if isinstance(self._request, bytes):
+            return self._request
+        death = asyncio.ensure_future(self._box.wait_end())
+        try:
+            both: list[asyncio.Future[Any]] = [self._request, death]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            death.cancel()
+        return self._request.result() if self._request.done() else None
+
+    def _start(self, request: bytes) -> None:
+        if self._control is None or self._sinks.control is None:
+            files.fill_memory_file(self._request_file, request)
+        else:
+            self._control.write(request)
+            self._sinks.control(self._control)
+        self._arm()
+        with contextlib.suppress(BrokenPipeError):  # killed this instant: its event follows
+            os.write(self._let_go, b"g")
+        self._box.on_started()
 
     async def _next(self, timeout_s: float | None) -> tuple[dict[str, Any], int]:
         try:

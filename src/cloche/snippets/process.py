@@ -252,7 +252,11 @@ class _Run:
         if self._output.callback_error is not None:
             raise self._output.callback_error
         files = {} if collected is None else collected.files
-        return self._result(judge(outcome, reader, options), outcome, isolation, files)
+        result = self._result(judge(outcome, reader, options), outcome, isolation, files)
+        if options.logger is not None:
+            told = result.error_code or "ok"
+            options.logger.info("run %s: %s after %s ms", result.run_id, told, result.duration_ms)
+        return result
 
     async def _request(self, nonce: bytes) -> bytes:
         """What the harness reads; the box is being set up meanwhile, and starts after it."""
