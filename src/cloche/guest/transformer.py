@@ -36,7 +36,7 @@ REQUEST_LIMIT_BYTES = 16 * 1024 * 1024
 ANSWER_LIMIT_BYTES = 8 * REQUEST_LIMIT_BYTES
 CPU_LIMIT_S = 2
 WALL_LIMIT_S = 6.0
-MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
+MEMORY_LIMIT_BYTES = 768 * 1024 * 1024  # of address space; below that of the box
 # Run through once by each fork before it waits: a first write to a page costs a fault (3 µs each,
 # some 250 for a small text), so they are taken ahead, on both sides of the fork.
 WARM_UP = (

@@ -29,7 +29,7 @@ _ANSWER_LIMIT_BYTES = 256 * 1024 * 1024
 _ANSWER_TIMEOUT_S = 10.0
 _KNOWN_LIMIT_COUNT = 1_000
 _KNOWN_LIMIT_CHARACTERS = 4 * 1024 * 1024
-_LIMITS = Limits(timeout_ms=MAX_TIMEOUT_MS, memory_mb=512, pids_count=8)
+_LIMITS = Limits(timeout_ms=MAX_TIMEOUT_MS, memory_mb=1024, pids_count=8)
 _ARGV = ("/usr/bin/python3", "-I", "-S", "-B", "/opt/cloche/transformer.pyc")
 
 
