@@ -90,28 +90,55 @@ def test_a_program_that_does_not_start_is_missing(tmp_path):
     assert "cannot open shared object" in fact.evidence
 
 
-def kvm_of(root, qemu: str | None, result: CommandResult):
+SECTOR_RAN = CommandResult(BOOTED_EXIT_CODE, "")
+KERNEL_RAN = CommandResult(0, "SeaBIOS\n[    0.000000] Linux version 6.1.0\n")
+
+
+def kvm_of(root, qemu: str | None, sector: CommandResult, kernel: CommandResult | None = None):
+    """The fact, and the argument vectors and disks of what was tried; no kernel in /boot if None."""
     seen = []
 
     def run(*argv: str) -> CommandResult:
+        if "-kernel" in argv:
+            assert kernel is not None
+            seen.append((argv, b""))
+            return kernel
         drive = next(word for word in argv if word.startswith("file="))
         with open(drive.removeprefix("file=").partition(",")[0], "rb") as disk:
             seen.append((argv, disk.read()))
-        return result
+        return sector
 
     (root / "dev").mkdir()
     (root / "dev/kvm").touch()
+    if kernel is not None:
+        (root / "boot").mkdir()
+        for version in ("5.10.0", "6.1.0"):
+            (root / f"boot/vmlinuz-{version}").touch()
     fact = probe_host(Host(root=root, find_program=lambda name: qemu, run_command=run))["kvm"]
     return fact, seen
 
 
-def test_kvm_is_ok_when_a_boot_sector_ran_on_it(tmp_path):
-    fact, seen = kvm_of(tmp_path, "/usr/bin/qemu", CommandResult(BOOTED_EXIT_CODE, ""))
+def test_kvm_is_ok_when_a_boot_sector_and_a_kernel_ran_on_it(tmp_path):
+    fact, seen = kvm_of(tmp_path, "/usr/bin/qemu", SECTOR_RAN, KERNEL_RAN)
     assert fact.ok
-    ((argv, disk),) = seen
+    (_, disk), (argv, _) = seen
     assert disk == BOOT_SECTOR
     assert len(disk) == 512
-    assert argv[argv.index("-accel") + 1] == "kvm"
+    assert all(argv[argv.index("-accel") + 1] == "kvm" for argv, _ in seen)
+    assert argv[argv.index("-kernel") + 1] == str(tmp_path / "boot/vmlinuz-6.1.0")
+
+
+@pytest.mark.parametrize("kernel", [CommandResult(None, "killed"), CommandResult(0, "SeaBIOS")])
+def test_kvm_that_runs_a_sector_and_no_kernel_is_missing(tmp_path, kernel):
+    fact, _ = kvm_of(tmp_path, "/usr/bin/qemu", SECTOR_RAN, kernel)
+    assert fact.verdict is Verdict.MISSING
+    assert "vmlinuz-6.1.0 did not boot" in fact.evidence
+
+
+def test_kvm_without_a_kernel_to_try_is_unknown(tmp_path):
+    fact, _ = kvm_of(tmp_path, "/usr/bin/qemu", SECTOR_RAN)
+    assert fact.verdict is Verdict.UNKNOWN
+    assert "apt-get install linux-image" in fact.fix
 
 
 @pytest.mark.parametrize("result", [CommandResult(1, "no ioctl"), CommandResult(None, "killed")])

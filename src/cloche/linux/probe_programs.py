@@ -21,6 +21,10 @@ QEMU: Final = "qemu-system-x86_64"
 # mov al, 0x10; out 0xf4, al; hlt; jmp to the hlt
 BOOT_SECTOR: Final = b"\xb0\x10\xe6\xf4\xf4\xeb\xfd".ljust(510, b"\0") + b"\x55\xaa"
 BOOTED_EXIT_CODE: Final = 0x10 << 1 | 1
+_BARE_MACHINE: Final = ("-accel", "kvm", "-display", "none", "-nodefaults", "-no-reboot")
+_FIX_KVM: Final = (
+    "use a host with full (nested) virtualisation; without it, software emulation is used"
+)
 
 
 def probes(host: Host) -> dict[str, Probe]:
@@ -85,7 +89,11 @@ def probe_program(host: Host, name: str, program: str, needed_by: str) -> Fact:
 
 
 def probe_kvm(host: Host) -> Fact:
-    """Whether a machine really boots on KVM: some hosts have the device and boot nothing on it."""
+    """Whether a machine really boots on KVM.
+
+    Some hosts have the device and boot nothing on it; some (nested ones) run a boot sector and hang
+    in a kernel. So both are tried.
+    """
     name, needed_by = "kvm", ("qemu backend at full speed",)
     device = host.root / "dev/kvm"
     if not device.exists():
@@ -103,13 +111,25 @@ def probe_kvm(host: Host) -> Fact:
     with tempfile.NamedTemporaryFile(prefix="cloche-boot-", buffering=0) as disk:
         disk.write(BOOT_SECTOR)
         result = host.run_command(
-            *(qemu, "-accel", "kvm", "-m", "16", "-display", "none", "-nodefaults", "-no-reboot"),
+            *(qemu, *_BARE_MACHINE, "-m", "16"),
             *("-drive", f"file={disk.name},format=raw,if=ide,snapshot=on"),
             *("-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"),
         )
-    if result.exit_code == BOOTED_EXIT_CODE:
-        return Fact(name, Verdict.OK, f"{qemu} booted a test sector on it", needed_by=needed_by)
-    first_line = result.output.partition("\n")[0] or f"exit code {result.exit_code}"
-    evidence = f"{qemu} did not boot a test sector on it: {first_line}"
-    fix = "use a host with full (nested) virtualisation; without it, software emulation is used"
-    return Fact(name, Verdict.MISSING, evidence, fix, needed_by)
+    if result.exit_code != BOOTED_EXIT_CODE:
+        first_line = result.output.partition("\n")[0] or f"exit code {result.exit_code}"
+        evidence = f"{qemu} did not boot a test sector on it: {first_line}"
+        return Fact(name, Verdict.MISSING, evidence, _FIX_KVM, needed_by)
+    kernel = max((host.root / "boot").glob("vmlinuz-*"), default=None)
+    if kernel is None:
+        evidence = "a test sector ran on it, but there is no kernel in /boot to try"
+        fix = "apt-get install linux-image-cloud-amd64"
+        return Fact(name, Verdict.UNKNOWN, evidence, fix, needed_by)
+    # With no root to mount and panic=-1 it restarts, which -no-reboot turns into an end.
+    result = host.run_command(
+        *(qemu, *_BARE_MACHINE, "-cpu", "max", "-m", "256", "-serial", "stdio"),
+        *("-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"),
+    )
+    if result.exit_code == 0 and "Linux version" in result.output:
+        return Fact(name, Verdict.OK, f"{qemu} booted {kernel.name} on it", needed_by=needed_by)
+    evidence = f"a test sector ran on it, but {kernel.name} did not boot"
+    return Fact(name, Verdict.MISSING, evidence, _FIX_KVM, needed_by)
