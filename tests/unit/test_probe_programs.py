@@ -95,7 +95,7 @@ KERNEL_RAN = CommandResult(0, "SeaBIOS\n[    0.000000] Linux version 6.1.0\n")
 
 
 def kvm_of(root, qemu: str | None, sector: CommandResult, kernel: CommandResult | None = None):
-    """The fact, and the argument vectors and disks of what was tried; no kernel in /boot if None."""
+    """The fact, and what was tried: argument vectors and disks. No kernel in /boot if None."""
     seen = []
 
     def run(*argv: str) -> CommandResult:
