@@ -70,7 +70,7 @@ def test_a_runtime_on_the_path_is_asked_for_its_version(monkeypatch, tmp_path, o
         ("node", "23.11.0", True),
         ("node", "26.0.0", False),
         ("bun", "1.1.29", True),
-        ("bun", "1.1.30-canary.1", False),
+        ("bun", "1.3.5-canary.1", False),
         ("bun", "1.4.2", False),
         ("deno", "0.1.0", False),
     ],

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 # Source: systemd, docs/UIDS-GIDS.md.
 _UID_BASE = 1_879_048_192
 _UID_PAIRS_COUNT = 134_217_728 - 1
-# Empty boxes (namespaces and cgroup, no process but init) kept ahead; joining a v1 cgroup can wait
-# for a grace period of the kernel (up to 20 ms here), which so falls between runs.
+# Empty boxes (namespaces and cgroup; no root, no guest) kept ahead. Joining a v1 cgroup can wait
+# for a grace period of the kernel (20 ms were seen), which so falls between runs.
 _EMPTY_COUNT = 2
 
 
 class NamespacesBackend:
     """Boxes from one launcher, started on the first use.
 
-    Thread-safe; a box itself belongs to the loop that made it.
+    Belongs to one event loop, as its boxes do.
     """
 
     name = "namespaces"

@@ -73,8 +73,8 @@ KNOWN_FLAWS: Final = (
         date(2026, 1, 13),
         "CVE-2025-55131, CVE-2025-59465",
     ),
-    # Prototype pollution in the runtime's own APIs.
-    KnownFlaw("bun", ("1.1.30",), date(2024, 12, 18), "GHSA-v9mx-4pqq-h232"),
+    # A dependency that is no registry package passes for a trusted one, and its scripts run.
+    KnownFlaw("bun", ("1.3.5",), date(2026, 1, 27), "CVE-2026-24910"),
 )
 
 
