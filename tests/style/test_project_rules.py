@@ -22,7 +22,7 @@ FORBIDDEN = [
         ("pypi", ".org"), ("python", "hosted.org"), ("registry.npm", "js.org"),
         ("npmmirror", ".com"), ("--index", "-url"), ("--extra", "-index-url"),
     )
-]  # fmt: skip
+] + [f"{ROOT}/"]  # fmt: skip
 
 
 def project_files() -> list[Path]:
