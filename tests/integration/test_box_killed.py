@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -178,3 +179,18 @@ def test_a_guest_killed_from_outside_is_a_result_not_an_error():
         (result,) = run_until_killed(sandbox, 1, kill_guest)
         assert result.error_code is cloche.SandboxErrorCode.EXECUTION_ERROR
         assert (result.signal, result.stdout) == (9, "started\n")
+
+
+def test_a_launcher_killed_as_a_run_begins_costs_the_run_nothing_but_time():
+    with cloche.sync.create_process_sandbox(language="python") as sandbox:
+        for delay_ms in (0, 1, 2, 3, 4):
+            sandbox.run("1")
+            launcher = find_launcher()
+            killer = threading.Timer(delay_ms / 1000, os.kill, (launcher, signal.SIGKILL))
+            killer.start()
+            try:
+                assert sandbox.run("2 + 2").value == 4
+            except cloche.InternalError as error:
+                assert not error.retry_safe  # the code had started already
+            killer.join()
+            assert wait_for(lambda dead=launcher: dead not in descendants()) is not None

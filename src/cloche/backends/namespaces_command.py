@@ -202,7 +202,10 @@ class CommandRun:
         elif self._box.killed is not None:
             cause = self._box.killed
         elif event["event"] == "lost":
-            raise InternalError("the box was lost: its launcher or its init was killed")
+            raise InternalError(
+                "the box was lost: its launcher or its init was killed",
+                retry_safe=self._started_at is None,
+            )
         else:
             cause = Cause.EXITED if exit_code is not None else Cause.SIGNALLED
         if cause not in (Cause.EXITED, Cause.SIGNALLED) and exit_code is None:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cloche.admission import admit
 from cloche.backends.base import Box, Sinks
-from cloche.errors import DisposedError, InvalidRequestError, SandboxErrorCode
+from cloche.errors import (
+    DisposedError,
+    InternalError,
+    InvalidRequestError,
+    SandboxErrorCode,
+)
 from cloche.frames import NONCE_BYTES, ResultReader
 from cloche.linux.probe import probe_host
 from cloche.model.outcome import Cause, Outcome, Usage
@@ -210,9 +215,18 @@ class _Run:
             if signal is not None and signal.aborted:
                 return self._nothing(SandboxErrorCode.ABORTED, "the signal fired before the start")
             try:
-                return await self._run_in_box()
+                return await self._run_in_fresh_box()
             except _RefusedError as error:
                 return self._refused(error.refusal)
+
+    async def _run_in_fresh_box(self) -> SandboxResult:
+        """Once more where the first box was lost before the code started, as by a dead launcher."""
+        try:
+            return await self._run_in_box()
+        except InternalError as error:
+            if not error.retry_safe or self._sandbox._disposed:
+                raise
+            return await self._run_in_box()
 
     async def _run_in_box(self) -> SandboxResult:
         options = self._options
