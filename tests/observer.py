@@ -19,8 +19,7 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CGROUPS = Path("/sys/fs/cgroup")
-# What dies needs CPU time to do so, and a fork bomb of another test may leave it little.
-_PATIENCE_S = 3.0
+_PATIENCE_S = 1.0
 # As many as `NamespacesBackend` keeps ahead.
 EMPTY_COUNT = 2
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from needs import BOX, needs
+from observer import descendants
 
 CLOCHE = str(Path(sys.executable).with_name("cloche"))
+DYING_S = 2
 # What it prints once the guest runs; then it would go on for long.
 ENDLESS = "import time; print('started', flush=True); time.sleep(60)"
 pytestmark = needs(*BOX, "runtime-bun", "runtime-python")
@@ -31,6 +33,15 @@ def started(code: str = ENDLESS) -> subprocess.Popen[str]:
     return process
 
 
+def assert_boxes_die_with_it(process: subprocess.Popen[str]) -> None:
+    """Cloche was cut off: nobody waited for its boxes, which the launcher ends on its own."""
+    process.communicate(timeout=20)
+    deadline = time.monotonic() + DYING_S
+    while descendants():
+        assert time.monotonic() < deadline, descendants()
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_the_run_and_says_so(number: signal.Signals):
     process = started()
@@ -46,7 +57,7 @@ def test_the_second_signal_ends_cloche_at_once_and_nothing_is_left():
     process = started()
     for _ in range(2):
         process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    assert_boxes_die_with_it(process)
     # Either it had ended by the first one already, or the second one ended it.
     assert process.returncode in (130, 128 + signal.SIGINT)
 
@@ -56,15 +67,16 @@ def test_a_signal_before_the_run_has_started_leaves_nothing():
         process = start("1")
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        assert_boxes_die_with_it(process)
         # By the signal itself where Python had not come so far as to take it.
         assert process.returncode in (0, 1, 130, -signal.SIGINT)
 
 
 def test_kill_leaves_nothing():
     process = started()
+    assert len(descendants()) > 1  # the control: there are boxes to die
     process.kill()
-    process.communicate(timeout=20)
+    assert_boxes_die_with_it(process)
     assert process.returncode == -signal.SIGKILL
 
 
