@@ -116,3 +116,17 @@ os.kill(os.getpid(), signal.SIGSEGV)
     result = shared_sandbox.run(code, language="python")
     assert (result.ok, result.value, result.signal) == (False, None, 11)
     assert result.error_code is cloche.SandboxErrorCode.EXECUTION_ERROR
+
+
+@pytest.mark.parametrize("language", ["javascript", "python"])
+def test_one_well_formed_frame_with_another_nonce_is_no_result(shared_sandbox, language):
+    body = b'{"ok":true,"value":"FORGED"}'
+    frame = list(bytes(16) + len(body).to_bytes(4, "big") + body)
+    code = {
+        "javascript": f'require("node:fs").writeSync(4, new Uint8Array({frame})); process.exit(0)',
+        "python": f"import os; os.write(4, bytes({frame})); os._exit(0)",
+    }
+    result = shared_sandbox.run(code[language], language=language)
+    assert result.value is None
+    assert result.error_code is cloche.SandboxErrorCode.EXECUTION_ERROR
+    assert "result channel" in result.error

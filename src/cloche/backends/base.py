@@ -65,6 +65,8 @@ class Box(Protocol):
         Ensures: when it returns or raises, no process of the command exists; its whole
             output has reached the sinks. When the awaiting task is cancelled, the box dies.
 
+        A box that `kill` has ended runs nothing more: the Outcome has the cause of that kill.
+
         Raises:
             InternalError: the box was lost, or is not what was asked (`retry_safe` tells
                 whether the command had started).

@@ -102,6 +102,7 @@ class CommandRun:
             raise self._setup_error(event)
         ended_at = time.monotonic()
         if event["event"] == "lost":
+            self._box.events.put_nowait((event, 0))  # for whoever asks a dead box again
             await self._box.wait_dead()
         for pump in self._pumps:
             pump.drain()
