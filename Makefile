@@ -20,6 +20,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=src/cloche/launcher $(BIN)/mypy --config-file= --strict --explicit-package-bases src/cloche/launcher/*.py
+	$(BIN)/mypy --config-file= --strict src/cloche/guest/*.py
 	$(BIN)/lint-imports --no-cache
 
 test: $(READY)
