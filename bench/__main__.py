@@ -10,7 +10,7 @@ import os
 import platform
 from pathlib import Path
 
-from bench import bare, rows_cold, rows_end, rows_load, rows_start
+from bench import bare, rows_cold, rows_end, rows_jobs, rows_load, rows_start
 from bench.pairs import QUICK, Row, Scale
 
 _MEASURES = (
@@ -19,6 +19,7 @@ _MEASURES = (
     rows_cold.measure_transformer,
     rows_load.measure,
     rows_end.measure,
+    rows_jobs.measure,
 )
 _LINE = "{:<66} {:>8} {:>8} {:>5} {:<6}  {:>22}  {:>6}  {:<9} {}"
 _HEAD = ("row", "median", "p99", "n", "", "beside (median)", "ratio", "target", "")

@@ -27,6 +27,8 @@ class Scale:
     load_seconds: float = 2.0
     kills_count: int = 200
     deadline_ms: int = 250
+    jobs_count: int = 10
+    installs_count: int = 5
 
 
 QUICK = Scale(
@@ -37,6 +39,8 @@ QUICK = Scale(
     load_rounds_count=1,
     load_seconds=0.3,
     kills_count=3,
+    jobs_count=1,
+    installs_count=1,
     deadline_ms=1000,  # a machine busy with tests must still get its guests to hold their memory
 )
 
@@ -125,9 +129,14 @@ async def take_ms(action: Action) -> float:
 
 
 async def interleave(
-    actions: Mapping[str, Action], rounds_count: int, warmups_count: int
+    actions: Mapping[str, Action],
+    rounds_count: int,
+    warmups_count: int,
+    prepare: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Lets all take turns, one after another; the first `warmups_count` rounds do not count.
+
+    Before each turn `prepare` is called, which takes no part in its time.
 
     Each round has its own order: what one leaves to the kernel (the end of a network namespace
     costs some milliseconds on another CPU) is not always at the expense of the same next one.
@@ -138,6 +147,7 @@ async def interleave(
     for round_number in range(-warmups_count, rounds_count):
         generator.shuffle(order)
         for name, action in order:
+            prepare()
             took_ms = await take_ms(action)
             if round_number >= 0:
                 samples[name].append(took_ms)

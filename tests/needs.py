@@ -10,10 +10,13 @@ from functools import cache
 import pytest
 
 from cloche.environments.runtimes import runtime_probes
+from cloche.environments.toolchain import toolchain_probes
 from cloche.linux.facts import HostFacts
 from cloche.linux.probe import probe_host
+from cloche.settings import read_settings
 
-# What every box is made of.
+# What every job rests on, beside what every box is made of.
+JOB = ("overlay", "runtime-node", "npm-registry", "toolchain-pnpm", "job-tools")
 BOX = ("user-namespaces", "proc-mount", "mount-api", "seccomp", "pidfd")
 EXPECTED_OF_ROOT = frozenset(
     {
@@ -22,7 +25,10 @@ EXPECTED_OF_ROOT = frozenset(
         "cgroup-pids",
         "cgroup-cpu",
         "cgroup-cpuacct",
+        "npm-registry",
+        "overlay",
         "runtime-bun",
+        "runtime-node",
         "runtime-python",
         "root",
     }
@@ -33,7 +39,7 @@ needs = pytest.mark.needs
 @cache
 def host_facts() -> HostFacts:
     """The facts of this host, found out as they are asked for."""
-    return probe_host().including(runtime_probes())
+    return probe_host().including({**runtime_probes(), **toolchain_probes(read_settings())})
 
 
 def require_facts(*names: str) -> None:

@@ -95,6 +95,34 @@ def admit(
     )
 
 
+def admit_step(
+    limits: Limits,
+    environment: Environment,
+    facts: HostFacts,
+    *,
+    files: Mapping[str, bytes],
+    executables: frozenset[str] = frozenset(),
+    layers: tuple[str, ...] = (),
+    listen_ports: tuple[int, ...] = (),
+) -> BoxPlan:
+    """Makes the plan of a job's step: a writable copy of its inputs, no network.
+
+    Raises:
+        UnavailableError: a control that was asked for cannot be enforced here.
+    """
+    if limits.cpu_count is not None:
+        _demand(facts, "cpu_count", "cgroup-cpu")
+    return BoxPlan(
+        environment=environment,
+        limits=limits,
+        scratch=Scratch.WRITABLE,
+        files=files,
+        executables=executables,
+        layers=layers,
+        listen_ports=listen_ports,
+    )
+
+
 def _demand(facts: HostFacts, field: str, name: str) -> None:
     fact = facts[name]
     if not fact.ok:

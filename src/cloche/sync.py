@@ -16,8 +16,12 @@ from cloche.model.snippet import RunOptions, SandboxOptions
 from cloche.snippets import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
+    from pathlib import Path
 
+    from cloche.model.abort import AbortSignal
+    from cloche.model.events import Event
+    from cloche.model.job import JobResult, JobSpec
     from cloche.model.snippet import RunFields, SandboxFields, SandboxResult
     from cloche.snippets.process import ProcessSandbox
 
@@ -119,3 +123,16 @@ def run(
 ) -> SandboxResult:
     """See `cloche.run`."""
     return _wait(entry.run(code, context, options, **fields))
+
+
+def run_job(
+    spec: JobSpec | Mapping[str, Any],
+    *,
+    out: Path | str | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    signal: AbortSignal | None = None,
+) -> JobResult:
+    """See `cloche.run_job`; `on_event` is called from the background thread."""
+    from cloche.jobs import entry as jobs  # most callers run snippets: it takes time to load
+
+    return _wait(jobs.run_job(spec, out=out, on_event=on_event, signal=signal))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cloche.model.outcome import Cause, Outcome
 from cloche.model.plan import BoxPlan, Command, Environment, Isolation
+
+if TYPE_CHECKING:
+    import socket
+
+    from cloche.linux.gathering import GuestFile, TreeCopy
 
 
 class ControlFeed(Protocol):
@@ -82,6 +87,16 @@ class Box(Protocol):
         """
         ...
 
+    async def listen(self, port: int) -> socket.socket:
+        """The listening socket on a port of the box's loopback; once for each of the plan's.
+
+        It lives in the box's network; whoever asked serves it, and closes it.
+
+        Raises:
+            InternalError: the box was lost.
+        """
+        ...
+
     def kill(self, cause: Cause) -> None:
         """Ends the command in flight, and the box, at once; its Outcome has this cause."""
         ...
@@ -93,6 +108,34 @@ class Box(Protocol):
 
         Requires: no command is running.
         """
+        ...
+
+    async def gather(
+        self, globs: Sequence[str], take: Callable[[GuestFile], str | None]
+    ) -> tuple[dict[str, str], int]:
+        """Offers every regular file below /workspace that matches; see `linux.gathering.gather`.
+
+        `take` is called in a thread. Requires: no command is running.
+        """
+        ...
+
+    async def copy_folders(self, box_paths: Sequence[str], target: int, counts: TreeCopy) -> None:
+        """Copies folders below /workspace into a folder of Cloche's; what is not there is left out.
+
+        Args:
+            box_paths: Relative to /workspace.
+            target: A descriptor of an empty folder.
+            counts: See `linux.gathering.copy_tree`.
+
+        Raises:
+            TreeRefusedError, OSError: as `linux.gathering.copy_tree`.
+
+        Requires: no command is running.
+        """
+        ...
+
+    def scratch_left(self) -> tuple[int, int]:
+        """(bytes, inodes) that are free in its scratch."""
         ...
 
     async def destroy(self) -> None:

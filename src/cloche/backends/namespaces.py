@@ -97,8 +97,8 @@ class NamespacesBackend:
         box = self._take_empty(plan) or self._make_empty(launcher)
         clones: list[int] = []
         try:
-            if plan.mounts:
-                clones = await self._clone_mounts(launcher, plan)
+            if plan.layers or plan.mounts:
+                clones = await self._clone_folders(launcher, plan, box.guest_host_uid)
             box.build(plan, clones)
         except BaseException:
             await box.destroy()
@@ -108,13 +108,26 @@ class NamespacesBackend:
                 os.close(clone)
         return box
 
-    async def _clone_mounts(self, launcher: launching.Launcher, plan: BoxPlan) -> list[int]:
-        folders = [(mount.host_path, not mount.unsafe_writable) for mount in plan.mounts]
+    async def _clone_folders(
+        self, launcher: launching.Launcher, plan: BoxPlan, guest_host_uid: int | None
+    ) -> list[int]:
+        # In a box with uids of its own, what Cloche wrote must belong to the guest.
+        owner_map = None if guest_host_uid is None else (os.geteuid(), guest_host_uid)
+        folders = [launching.Folder(layer, owner_map=owner_map) for layer in plan.layers] + [
+            launching.Folder(mount.host_path, read_only=not mount.unsafe_writable)
+            for mount in plan.mounts
+        ]
         try:
             return await asyncio.to_thread(launcher.clone_folders, folders)
         except launching.PeerGoneError as error:
             raise InternalError(str(error), retry_safe=True) from error
         except launching.LauncherError as error:
+            if plan.layers and not plan.mounts:
+                raise UnavailableError(
+                    f"a layer cannot be mounted: {error}",
+                    fact="layers",
+                    fix="keep Cloche's cache on ext4, xfs or btrfs: set CLOCHE_CACHE_DIR",
+                ) from error
             raise InvalidRequestError(
                 f"mounts: a folder cannot be mounted: {error}", retry_safe=True
             ) from error

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloche.backends import namespaces_command, namespaces_report
 from cloche.backends.base import CollectedFiles, Sinks
 from cloche.errors import InternalError, UnavailableError
-from cloche.linux import cgroup, files, inspection, launching, processes
+from cloche.linux import cgroup, files, gathering, inspection, launching, processes
 from cloche.model.outcome import Cause, Outcome
 from cloche.model.plan import BoxPlan, Command, Isolation, Scratch
 
@@ -35,6 +36,7 @@ _SYSCTLS = {
 # Room beside the caller's files in a sealed workspace: tmpfs rounds up to pages.
 _SEALED_SLACK_BYTES = 64 * 1024
 _GRACE_S = 1.0
+_T = TypeVar("_T")
 
 
 class NamespacesBox:
@@ -69,6 +71,7 @@ class NamespacesBox:
         self.on_started = on_started
         self.killed: Cause | None = None
         self.workspace = -1
+        self._listeners: dict[int, socket.socket] = {}
         self.cgroup: cgroup.Cgroup | None = None
         # What init says of the command in flight; `created` and `ready` are taken as they come.
         self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
@@ -78,6 +81,7 @@ class NamespacesBox:
         self._plan: BoxPlan | None = None
         self._init: processes.Process | None = None
         self._settled = asyncio.Event()  # created, or never to be
+        self._ready = asyncio.Event()  # built, or never to be
         self._destroyed = False
         self._isolation: Isolation | None = None
         groups: list[int] = []
@@ -120,7 +124,7 @@ class NamespacesBox:
 
         Args:
             plan: Its environment is one that the launcher had when the box was made.
-            clones: Detached clones of the plan's mounts, in their order.
+            clones: Detached clones of the plan's layers, then of its mounts, in their order.
 
         Raises:
             UnavailableError: the cgroup does not take the limits.
@@ -132,14 +136,16 @@ class NamespacesBox:
                 self.cgroup.apply(plan.limits)
             except OSError as error:
                 raise _cgroup_error("does not take the limits", error) from error
-        bundle = launching.make_file_bundle(plan.files) if plan.files else None
+        bundle = launching.make_file_bundle(plan.files, plan.executables) if plan.files else None
         try:
             self.send(
                 {
                     "op": "build",
                     "environment": plan.environment.name,
                     "has_files": bundle is not None,
+                    "layers_count": len(plan.layers),
                     "mounts": [each.box_path for each in plan.mounts],
+                    "listen_ports": plan.listen_ports,
                     "sysctls": _SYSCTLS,
                     "scratch": _scratch(plan),
                 },
@@ -157,15 +163,24 @@ class NamespacesBox:
             if self.killed is not None:
                 self._init.kill()
         elif event["event"] == "ready":
-            self.workspace = descriptors[0]
+            self.workspace, *listeners = descriptors
+            for port, descriptor in zip(self.plan.listen_ports, listeners, strict=True):
+                self._listeners[port] = socket.socket(fileno=descriptor)
+            self._ready.set()
         else:
             self._settled.set()
+            self._ready.set()
             self.events.put_nowait((event, pid))
 
     @property
     def uid_is_shared(self) -> bool:
         """True when the box's init and the guest have one uid, the caller's."""
         return self._host_uid is None
+
+    @property
+    def guest_host_uid(self) -> int | None:
+        """The guest's uid as the host counts; None for the caller's own."""
+        return None if self._host_uid is None else self._host_uid + 1
 
     @property
     def isolation(self) -> Isolation:
@@ -228,6 +243,13 @@ class NamespacesBox:
         scratch = self.workspace if self.plan.scratch is not Scratch.NONE else None
         return inspection.measure_tree(self._init.pid, scratch)
 
+    async def listen(self, port: int) -> socket.socket:
+        """See `backends.base.Box.listen`."""
+        await self._ready.wait()
+        if port not in self._listeners:
+            raise InternalError("the box was lost while it was set up", retry_safe=True)
+        return self._listeners.pop(port)
+
     async def wait_end(self) -> None:
         """Waits until init is dead, however long that takes."""
         await self._settled.wait()
@@ -260,6 +282,31 @@ class NamespacesBox:
         )
         return CollectedFiles(*found)
 
+    async def gather(
+        self, globs: Sequence[str], take: Callable[[gathering.GuestFile], str | None]
+    ) -> tuple[dict[str, str], int]:
+        """See `backends.base.Box.gather`."""
+        return await _finish_in_thread(gathering.gather, self.workspace, globs, take)
+
+    async def copy_folders(
+        self, box_paths: Sequence[str], target: int, counts: gathering.TreeCopy
+    ) -> None:
+        """See `backends.base.Box.copy_folders`."""
+        for path in box_paths:
+            await _finish_in_thread(
+                gathering.copy_folder,
+                self.workspace,
+                target,
+                path,
+                counts,
+                on_cancel=lambda: setattr(counts, "stopped", True),
+            )
+
+    def scratch_left(self) -> tuple[int, int]:
+        """See `backends.base.Box.scratch_left`."""
+        status = os.fstatvfs(self.workspace)
+        return status.f_bavail * status.f_frsize, status.f_favail
+
     async def destroy(self) -> None:
         """See `backends.base.Box.destroy`."""
         if self._destroyed:
@@ -272,12 +319,30 @@ class NamespacesBox:
             self._channel.close()
             if self._init is not None:
                 self._init.close()
+            for listener in self._listeners.values():
+                listener.close()
             if self.workspace >= 0:
                 os.close(self.workspace)
                 self.workspace = -1
             if self.cgroup is not None and not self.cgroup.destroy():
                 self._loop.call_later(0.05, self.cgroup.destroy)
             self._on_destroyed(self)
+
+
+async def _finish_in_thread(
+    function: Callable[..., _T], *arguments: Any, on_cancel: Callable[[], None] = lambda: None
+) -> _T:
+    """Runs a function in a thread; not even cancellation leaves before the thread does.
+
+    What it works with (descriptors, folders) is closed and removed right after.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        on_cancel()
+        await asyncio.wait([work])
+        raise
 
 
 def _make_cgroup(parents: cgroup.CgroupParents) -> cgroup.Cgroup:

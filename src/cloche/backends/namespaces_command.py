@@ -144,6 +144,12 @@ class CommandRun:
                 f"the command could not start: {event['message']} ({event['step']})",
                 retry_safe=True,
             )
+        if event["step"] == "scratch" and self._box.plan.layers:
+            return UnavailableError(
+                f"this host refused to mount a layer copy-on-write: {event['message']}",
+                fact="overlay",
+                fix="run `cloche doctor`, which tries it and names what forbids it",
+            )
         return UnavailableError(
             f"this host refused a step of the box's set-up, `{event['step']}`: {event['message']}",
             fact="user-namespaces",

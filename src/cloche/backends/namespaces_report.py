@@ -105,20 +105,24 @@ def _file_controls(plan: BoxPlan, facts: inspection.ProcessFacts) -> dict[str, C
         _demand(mount.read_only or mount.path in allowed, f"{mount.path} is writable")
     controls = {"root": _enforced("read-only-tmpfs", f"mountinfo: {len(facts.mounts)} mounts")}
     if plan.scratch is Scratch.WRITABLE:
-        for place in _WRITABLE_PLACES:
-            _demand(place in by_path and by_path[place].kind == "tmpfs", f"{place} is no tmpfs")
-        options = dict(
-            option.partition("=")[::2] for option in by_path["/workspace"].options.split(",")
-        )
-        _demand(
-            options.get("size") == f"{plan.limits.scratch_mb * 1024}k",
-            f"the scratch has size {options.get('size')}",
-        )
+        size = f"{plan.limits.scratch_mb * 1024}k"
+        options: dict[str, str] = {}
+        for place in sorted(_WRITABLE_PLACES):
+            # One tmpfs for all places; with layers, /workspace is an overlay that writes to it.
+            kind = "overlay" if plan.layers and place == "/workspace" else "tmpfs"
+            _demand(place in by_path and by_path[place].kind == kind, f"{place} is no {kind}")
+            if kind == "tmpfs":
+                options = _parse_options(by_path[place].options)
+                _demand(options.get("size") == size, f"{place} has size {options.get('size')}")
         evidence = f"mountinfo: size={options['size']},nr_inodes={options.get('nr_inodes')}"
         controls["scratch"] = _enforced("sized-tmpfs", evidence)
     else:
         controls["scratch"] = _enforced("nothing-writable", "mountinfo: every mount ro but /proc")
     return controls
+
+
+def _parse_options(text: str) -> dict[str, str]:
+    return dict(option.partition("=")[::2] for option in text.split(","))
 
 
 def _resource_controls(

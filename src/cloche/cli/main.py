@@ -14,6 +14,7 @@ from cloche.errors import ClocheError, HostError, RequestError
 EXIT_REQUEST, EXIT_HOST, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 69, 70, 130
 _COMMANDS = {
     "doctor": "Says what this host can enforce, and the command that mends what it cannot.",
+    "job": "Installs, tests and builds a project in boxes, and copies out what it made.",
     "run": "Runs a snippet or a program in a fresh box.",
 }
 

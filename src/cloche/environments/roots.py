@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cloche.environments.runtimes import Runtime
 from cloche.errors import UnavailableError
-from cloche.linux.libraries import find_libraries
+from cloche.linux.libraries import Libraries, find_libraries
 from cloche.model.plan import Environment
 
 GUEST_HOME = "/tmp"
@@ -51,7 +51,8 @@ _ZONES = Path("/usr/share/zoneinfo")
 _UNUSED_MODULES = ("_tkinter", "_test", "_xxtest", "_ctypes_test", "xxlimited", "nis")
 
 
-def _finish(kind: str, entries: list[tuple[str, str, str]]) -> Environment:
+def make_environment(kind: str, entries: list[tuple[str, str, str]]) -> Environment:
+    """What every box has, with `entries` beside it."""
     folders = [("directory", path, "") for path in _FOLDERS]
     links = [("link", path, target) for path, target in _LINKS]
     files = [("text", path, content) for path, content in _ETC]
@@ -63,13 +64,17 @@ def _finish(kind: str, entries: list[tuple[str, str, str]]) -> Environment:
 
 def _library_entries(binary: Path, modules: tuple[Path, ...] = ()) -> list[tuple[str, str, str]]:
     try:
-        libraries = find_libraries(binary, modules)
+        return library_entries(find_libraries(binary, modules))
     except (OSError, ValueError) as error:
         raise UnavailableError(
             f"the libraries of {binary.name} could not be found: {error}",
             fact=f"runtime-{binary.name}",
             fix="reinstall the runtime; `cloche doctor` shows which one is used",
         ) from error
+
+
+def library_entries(libraries: Libraries) -> list[tuple[str, str, str]]:
+    """Libraries and their loader, where programs look for them."""
     # One folder for all; the loader's default folders are links to it.
     multiarch = sysconfig.get_config_var("MULTIARCH")
     entries = [("link", f"/usr/lib/{multiarch}", _LIBRARIES)] if multiarch else []
@@ -98,7 +103,7 @@ def _guest_entries(*names: str) -> list[tuple[str, str, str]]:
 @cache
 def bun_environment(runtime: Runtime) -> Environment:
     """Bun and its libraries."""
-    return _finish(
+    return make_environment(
         "bun",
         [
             ("bind", "/usr/bin/bun", str(runtime.host_path)),
@@ -137,7 +142,7 @@ def _python_entries(
 def python_environment(runtime: Runtime) -> Environment:
     """CPython, its standard library and the time zones."""
     zones = [("directory", "/usr/share", ""), ("bind", str(_ZONES), str(_ZONES))]
-    return _finish(
+    return make_environment(
         "python",
         [
             *_python_entries(runtime),
@@ -153,7 +158,7 @@ def transformer_environment(runtime: Runtime) -> Environment:
     site = "/opt/cloche/site"
     packages = [_find_package(name) for name in _PARSER_PACKAGES]
     extensions = tuple(path for package in packages for path in sorted(package.rglob("*.so")))
-    return _finish(
+    return make_environment(
         "transformer",
         [
             *_python_entries(runtime, extensions),

@@ -81,18 +81,27 @@ class Launcher:
             self._create(message, descriptors)
         return True
 
-    def _clone_folders(self, folders: list[list[Any]]) -> None:
+    def _clone_folders(self, folders: list[dict[str, Any]]) -> None:
         """Answers with detached clones of host folders: a box may not be able to open them."""
         clones: list[int] = []
         event: dict[str, Any] = {"event": "cloned"}
         try:
-            for host_path, read_only in folders:
-                clones.append(environment.clone_host(host_path, read_only=read_only))
+            for folder in folders:
+                clones.append(self._clone_folder(**folder))
         except OSError as error:
             event = wire.failure("mounts", error)
         wire.send(self._channel, event, clones if event["event"] == "cloned" else [])
         for clone in clones:
             os.close(clone)
+
+    def _clone_folder(self, host_path: str, read_only: bool, owner_map: list[int] | None) -> int:
+        if owner_map is None:
+            return environment.clone_host(host_path, read_only=read_only)
+        owners = _open_id_map(*owner_map)
+        try:
+            return environment.clone_host(host_path, read_only=read_only, owners=owners)
+        finally:
+            os.close(owners)
 
     def _create(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Makes a box with nothing in it yet; the descriptors are its channel and cgroups."""
@@ -164,6 +173,26 @@ class Launcher:
                 os.rmdir(folder)
             except OSError:
                 continue
+
+
+def _open_id_map(inside: int, outside: int) -> int:
+    """A user namespace that maps one id to another and holds no process any more."""
+    pid, pidfd = syscalls.clone(syscalls.CLONE_NEWUSER)
+    if pid == 0:
+        try:
+            syscalls.close_all_but([])
+            signal.pause()
+        finally:
+            os._exit(0)
+    base = f"{environment.HOST}/proc/{pid}"
+    try:
+        for name in ("uid_map", "gid_map"):
+            _write(f"{base}/{name}", f"{inside} {outside} 1")
+        return os.open(f"{base}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(pidfd)
 
 
 def _enter_namespaces() -> None:

@@ -42,15 +42,17 @@ def open_host(path: str) -> int:
         os.close(root)
 
 
-def clone_host(host_path: str, *, read_only: bool = True, devices: bool = False) -> int:
-    """A detached clone of a host file or folder; the caller closes it."""
+def clone_host(
+    host_path: str, *, read_only: bool = True, devices: bool = False, owners: int | None = None
+) -> int:
+    """A detached clone of a host file or folder; the caller closes it. `owners`: see syscalls."""
     source = open_host(host_path)
     try:
         tree = syscalls.open_tree("", at=source)
     finally:
         os.close(source)
     try:
-        syscalls.set_mount_attributes(tree, read_only=read_only, devices=devices)
+        syscalls.set_mount_attributes(tree, read_only=read_only, devices=devices, owners=owners)
     except OSError:
         os.close(tree)
         raise

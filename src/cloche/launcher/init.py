@@ -13,7 +13,6 @@ is read by the fork that will be the command.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
 import socket
@@ -21,6 +20,7 @@ import struct
 
 import commands
 import environment
+import scratch
 import syscalls
 import wire
 
@@ -34,7 +34,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 _PROC_OPTIONS = "hidepid=4"
 # World-readable files of /proc that tell about the host rather than the box.
 _PROC_MASKED = ("cmdline", "kallsyms", "keys", "key-users", "modules")
-_SCRATCH_PLACES = (("workspace", "/workspace"), ("tmp", "/tmp"), ("shm", "/dev/shm"))
+_BACKLOG_COUNT = 128
 
 
 def run(
@@ -69,13 +69,15 @@ def run(
         step = "root"
         _enter_root(plan["environment"])
         step = "scratch"
-        files = descriptors.pop(0) if plan["has_files"] else None
-        workspace = _mount_scratch(plan, files, descriptors)
+        workspace = scratch.mount(plan, descriptors)
+        step = "listen"
+        passed = [workspace, *map(_open_listener, plan["listen_ports"])]
         step = "proc"
         _seal_proc(plan["sysctls"])
-        if plan["scratch"] is not None:
-            commands.tell(channel, {"event": "ready"}, [workspace])
-        os.close(workspace)
+        if plan["scratch"] is not None or plan["listen_ports"]:
+            commands.tell(channel, {"event": "ready"}, passed)
+        for descriptor in passed:
+            os.close(descriptor)
         guests.serve()
     except OSError as error:
         commands.tell(channel, wire.failure(step, error))
@@ -155,90 +157,10 @@ def _write_sysctl(name: str, value: int) -> None:
         os.close(descriptor)
 
 
-def _mount_scratch(plan: dict[str, Any], files: int | None, clones: list[int]) -> int:
-    """Mounts what is writable, lays the files and the host folders in; returns /workspace.
-
-    `clones` are detached mounts, in the order of the plan's `mounts` (their box paths).
-    """
-    scratch = plan["scratch"]
-    if scratch is not None:
-        owner = f"uid={commands.GUEST_ID},gid={commands.GUEST_ID}"
-        options = f"size={scratch['bytes']},nr_inodes={scratch['inodes']},{owner}"
-        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-        if scratch["sealed"]:
-            syscalls.mount("scratch", "/workspace", "tmpfs", flags, f"{options},mode=0755")
-        else:
-            _mount_writable(f"{options},mode=0711", flags)
-    workspace = os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if files is not None:
-        _lay_files(workspace, files)
-        os.close(files)
-    for clone, box_path in zip(clones, plan["mounts"], strict=True):
-        target = _make_folder(workspace, box_path)
-        syscalls.move_mount(clone, target)
-        os.close(target)
-        os.close(clone)
-    if scratch is not None and scratch["sealed"]:
-        syscalls.mount(
-            "none",
-            "/workspace",
-            "",
-            syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags,
-        )
-    return workspace
-
-
-def _mount_writable(options: str, flags: int) -> None:
-    """One tmpfs, so one quota, seen at three places."""
-    syscalls.mount("scratch", "/workspace", "tmpfs", flags, options)
-    trees = []
-    for name, place in _SCRATCH_PLACES:
-        os.mkdir(f"/workspace/{name}", 0o755)
-        os.chmod(f"/workspace/{name}", 0o755 if name == "workspace" else 0o1777)
-        os.chown(f"/workspace/{name}", commands.GUEST_ID, commands.GUEST_ID)
-        trees.append((syscalls.open_tree(f"/workspace/{name}"), place))
-    syscalls.unmount("/workspace")
-    for tree, place in trees:
-        syscalls.move_mount(tree, place)
-        os.close(tree)
-
-
-def _make_folder(at: int, path: str) -> int:
-    """Opens `path` below `at`, making what is missing; follows nothing."""
-    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-    current = os.dup(at)
-    for part in path.split("/") if path else []:
-        try:
-            os.mkdir(part, 0o755, dir_fd=current)
-            os.chown(
-                part, commands.GUEST_ID, commands.GUEST_ID, dir_fd=current, follow_symlinks=False
-            )
-        except FileExistsError:
-            pass
-        following = syscalls.open_beneath(
-            current, part, os.O_RDONLY | os.O_DIRECTORY, resolve=resolve
-        )
-        os.close(current)
-        current = following
-    return current
-
-
-def _lay_files(workspace: int, files: int) -> None:
-    """Writes the caller's files.
-
-    `files` is a memory file: 4 bytes big-endian length, that much JSON (a list of
-    [path, size in bytes], paths checked by Cloche), then the contents one after another.
-    """
-    with open(files, "rb", closefd=False) as reader:
-        reader.seek(0)
-        (length,) = struct.unpack(">I", reader.read(4))
-        for path, size in json.loads(reader.read(length)):
-            folder, _, name = path.rpartition("/")
-            parent = _make_folder(workspace, folder)
-            descriptor = os.open(
-                name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644, dir_fd=parent
-            )
-            with open(descriptor, "wb") as writer:
-                writer.write(reader.read(size))
-                os.fchown(descriptor, commands.GUEST_ID, commands.GUEST_ID)
-            os.close(parent)
+def _open_listener(port: int) -> int:
+    """A listening socket on the box's own loopback, for Cloche to serve from outside."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(_BACKLOG_COUNT)
+        return listener.detach()

@@ -51,6 +51,7 @@ _EMPTY = b""
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV, _MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+_MOUNT_ATTR_IDMAP = 0x00100000
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x02, 0x04
 RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
@@ -154,10 +155,24 @@ def move_mount(tree: int, target: str | int) -> None:
 
 
 def set_mount_attributes(
-    tree: int, *, read_only: bool, executable: bool = True, devices: bool = False
+    tree: int,
+    *,
+    read_only: bool,
+    executable: bool = True,
+    devices: bool = False,
+    owners: int | None = None,
 ) -> None:
-    """Makes a detached tree nosuid (and as asked) at every level of it."""
+    """Makes a detached tree nosuid (and as asked) at every level of it.
+
+    Args:
+        tree: The detached tree.
+        read_only, executable, devices: What it allows.
+        owners: A user namespace whose id map says whose files (inside) are whose (outside).
+    """
     attributes = _MountAttr(set=_MOUNT_ATTR_NOSUID)
+    if owners is not None:
+        attributes.set |= _MOUNT_ATTR_IDMAP
+        attributes.userns_fd = owners
     attributes.set |= 0 if devices else _MOUNT_ATTR_NODEV
     attributes.set |= _MOUNT_ATTR_RDONLY if read_only else 0
     attributes.set |= 0 if executable else _MOUNT_ATTR_NOEXEC

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +73,33 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int], 
     return (json.loads(data) if data else None), descriptors.tolist(), pid
 
 
-def make_file_bundle(files: Mapping[str, bytes]) -> int:
-    """A memory file with the caller's files, as the box's init reads it (`init._lay_files`)."""
+def make_file_bundle(files: Mapping[str, bytes], executables: frozenset[str]) -> int:
+    """A memory file with the caller's files, as the box's init reads it (`scratch.lay_files`)."""
     descriptor = os.memfd_create("cloche-files", os.MFD_CLOEXEC)
-    header = json.dumps([[path, len(content)] for path, content in files.items()]).encode()
+    header = json.dumps(
+        [[path, len(content), path in executables] for path, content in files.items()]
+    ).encode()
     with open(descriptor, "wb", closefd=False) as writer:
         writer.write(struct.pack(">I", len(header)) + header)
         for content in files.values():
             writer.write(content)
     return descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A host folder for a box.
+
+    Attributes:
+        host_path: Absolute.
+        read_only: Whether the box may not write there.
+        owner_map: (uid on disk, uid that it is for the box), both as the host counts; None where
+            they are the same.
+    """
+
+    host_path: str
+    read_only: bool = True
+    owner_map: tuple[int, int] | None = None
 
 
 class BoxChannel:
@@ -215,14 +234,15 @@ class Launcher:
             self._environments.add(environment.name)
             return True
 
-    def clone_folders(self, folders: Sequence[tuple[str, bool]]) -> list[int]:
-        """Detached clones of host folders, each (path, read-only); the caller closes them. Blocks.
+    def clone_folders(self, folders: Sequence[Folder]) -> list[int]:
+        """Detached clones of host folders; the caller closes them. Blocks.
 
         Raises:
             LauncherError: a folder could not be opened, or the launcher is gone.
         """
+        request = {"op": "clone-folders", "folders": [asdict(folder) for folder in folders]}
         with self._lock:
-            _send(self._channel, {"op": "clone-folders", "folders": folders}, ())
+            _send(self._channel, request, ())
             answer, clones, _ = _receive(self._channel)
         if answer is None:
             raise PeerGoneError("the launcher is gone")

@@ -50,13 +50,29 @@ class Scratch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BoxPlan:
-    """One box. `require` names the mechanism that a control must have (control → mechanism)."""
+    """One box.
+
+    Attributes:
+        environment: The read-only part of its root.
+        limits: Of what runs in it.
+        scratch: What it may write.
+        files: Path below /workspace → content, laid in before the first command.
+        executables: Those of `files` that may be run.
+        layers: Host folders of Cloche's own, seen below /workspace copy-on-write, the first on
+            top; `files` lie above them. Takes a writable scratch.
+        mounts: Host folders of the caller's.
+        listen_ports: TCP ports of the box's own loopback that Cloche serves from outside.
+        require: Control → the mechanism that it must have.
+    """
 
     environment: Environment
     limits: Limits
     scratch: Scratch = Scratch.NONE
     files: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    executables: frozenset[str] = frozenset()
+    layers: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    listen_ports: tuple[int, ...] = ()
     require: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 

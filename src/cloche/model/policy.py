@@ -30,3 +30,41 @@ class Limits:
     scratch_mb: int = 64
     scratch_inodes_count: int = 16_384
     open_files_count: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What a job may use: each box of it, and the whole.
+
+    Attributes:
+        memory_mb, pids_count, cpu_count, scratch_mb, scratch_inodes_count: Of each step's box, as
+            in `Limits`; the memory includes the scratch.
+        timeout_ms: Of the whole job, from its admission to its last artifact.
+        log_mb: MiB of log; past it the middle is left out.
+        artifacts_mb, artifacts_count: MiB and number of delivered files.
+        egress_mb, connections_count: MiB that the box may fetch; connections at a time.
+    """
+
+    memory_mb: int = 2_048
+    pids_count: int = 512
+    cpu_count: float | None = None
+    scratch_mb: int = 2_048
+    scratch_inodes_count: int = 200_000
+    timeout_ms: int = 900_000
+    log_mb: int = 64
+    artifacts_mb: int = 256
+    artifacts_count: int = 10_000
+    egress_mb: int = 1_024
+    connections_count: int = 64
+
+    def of_step(self, timeout_ms: int) -> Limits:
+        """The limits of one step's box."""
+        return Limits(
+            timeout_ms=timeout_ms,
+            memory_mb=self.memory_mb,
+            pids_count=self.pids_count,
+            cpu_count=self.cpu_count,
+            scratch_mb=self.scratch_mb,
+            scratch_inodes_count=self.scratch_inodes_count,
+            open_files_count=8_192,
+        )

@@ -1,0 +1,168 @@
+"""Jobs beside the same commands, bare on the host: the whole of one, and its install alone."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import cloche
+from bench import bare
+from bench.pairs import Row, Scale, Target, interleave
+from cloche.environments.runtimes import require_runtime
+
+_PROJECT = Path(__file__).parent.parent / "examples" / "vite-react"
+
+
+class _Bare:
+    """The project in a folder of its own, with pnpm's store and cache beside it."""
+
+    def __init__(self, folder: Path, pnpm: Path) -> None:
+        self._project = folder / "project"
+        self._store, self._cache = folder / "store", folder / "cache"
+        tools = folder / "tools"
+        tools.mkdir()
+        (tools / "pnpm").symlink_to(pnpm)
+        (tools / "node").symlink_to(require_runtime("node").host_path)
+        self._environment = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "CI": "true",
+        }
+        shutil.copytree(_PROJECT, self._project)
+
+    async def install(self) -> None:
+        await self._run(
+            "install",
+            "--frozen-lockfile",
+            f"--store-dir={self._store}",
+            f"--cache-dir={self._cache}",
+        )
+
+    async def whole(self) -> None:
+        await self.install()
+        await self._run("run", "test")
+        await self._run("run", "build")
+
+    def forget(self, *, store: bool) -> None:
+        places = ("project/node_modules", "project/dist", *(("store", "cache") if store else ()))
+        for place in places:
+            shutil.rmtree(self._project.parent / place, ignore_errors=True)
+
+    async def _run(self, *arguments: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            "pnpm",
+            *arguments,
+            cwd=self._project,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        if await process.wait():
+            raise RuntimeError(f"pnpm {arguments[0]} failed on the host")
+
+
+class _Jobs:
+    """The same project as a job; remembers how long its install step took."""
+
+    def __init__(self, folder: Path) -> None:
+        self._out = folder / "out"
+        self.install_ms: list[float] = []
+
+    async def whole(self) -> None:
+        self.forget()
+        result = await cloche.run_job({"bundle": str(_PROJECT)}, out=self._out)
+        if not result.ok:
+            raise RuntimeError(f"the job ended as {result.verdict}: {result.reason}")
+        self.install_ms.append(result.steps[0].duration_ms)
+
+    async def by_command(self) -> None:
+        self.forget()
+        await bare.spawn(
+            [
+                str(Path(sys.executable).with_name("cloche")),
+                "job",
+                "run",
+                str(_PROJECT),
+                "--out",
+                str(self._out),
+            ]
+        )
+
+    async def install(self) -> None:
+        steps = [{"name": "nothing", "argv": ["true"]}]
+        result = await cloche.run_job({"bundle": str(_PROJECT), "steps": steps})
+        if not result.ok or result.steps[0].cached:
+            raise RuntimeError(f"the install ended as {result.verdict}: {result.reason}")
+        self.install_ms.append(result.steps[0].duration_ms)
+
+    def forget(self) -> None:
+        shutil.rmtree(self._out, ignore_errors=True)
+
+
+async def measure(scale: Scale) -> AsyncIterator[Row]:
+    """The example project, with its dependencies at hand and without."""
+    with tempfile.TemporaryDirectory(prefix="cloche-bench-") as name:
+        folder = Path(name)
+        before = os.environ.get("CLOCHE_CACHE_DIR")
+        os.environ["CLOCHE_CACHE_DIR"] = str(folder / "cloche")
+        try:
+            async for row in _measure(scale, folder):
+                yield row
+        finally:
+            if before is None:
+                del os.environ["CLOCHE_CACHE_DIR"]
+            else:
+                os.environ["CLOCHE_CACHE_DIR"] = before
+
+
+async def _measure(scale: Scale, folder: Path) -> AsyncIterator[Row]:
+    jobs = _Jobs(folder)
+    await jobs.install()  # fetches the toolchain, which is no part of any figure
+    host = _Bare(folder, next((folder / "cloche" / "toolchains").glob("*/pnpm")))
+
+    def forget_all() -> None:
+        host.forget(store=True)
+        jobs.forget()
+        for name in ("packages", "layers"):
+            shutil.rmtree(folder / "cloche" / name, ignore_errors=True)
+
+    samples = await interleave(
+        {"cloche": jobs.install, "bare": host.install}, scale.installs_count, 0, forget_all
+    )
+    yield Row(
+        "job, cold install through the mirror (with start and end of the job)",
+        samples["cloche"],
+        beside="pnpm install, cold",
+        beside_samples=samples["bare"],
+        target=Target("ratio", 1.2),
+    )
+
+    def forget_tree() -> None:
+        host.forget(store=False)
+        jobs.forget()
+
+    await jobs.whole()
+    jobs.install_ms.clear()
+    samples = await interleave(
+        {"api": jobs.whole, "command": jobs.by_command, "bare": host.whole},
+        scale.jobs_count,
+        1,
+        forget_tree,
+    )
+    for name, title in (("api", "run_job"), ("command", "cloche job run")):
+        yield Row(
+            f"job, layer present: {title}",
+            samples[name],
+            beside="install, test, build",
+            beside_samples=samples["bare"],
+            target=Target("ratio", 1.05),
+        )
+    yield Row(
+        "job, install step with a layer hit",
+        jobs.install_ms,
+        target=Target("median", 100),
+    )

@@ -1,0 +1,222 @@
+"""What the steps of a job work with: Node, pnpm, a shell and the usual tools; never the bundle's.
+
+Node comes from its wheel or the path, the shell and the tools from the host. pnpm is pinned here by
+version and integrity, and fetched once, through the host's own npm settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloche.egress.registry import PackageError, find_registry
+from cloche.environments.roots import library_entries, make_environment
+from cloche.environments.runtimes import Runtime, require_runtime
+from cloche.errors import UnavailableError
+from cloche.linux.facts import Fact, Verdict
+from cloche.linux.libraries import find_libraries_of
+from cloche.model.package import Package
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cloche.linux.facts import Probe
+    from cloche.model.plan import Environment
+    from cloche.settings import Settings
+
+PNPM_VERSION = "12.21.0"
+# Source: the integrity of these packages as their registry states it, `npm view NAME@VERSION dist`.
+_PNPM_PACKAGES = {
+    "x86_64": (
+        "@pnpm/exe.linux-x64",
+        "sha512-8eufCjHXspKbNS/kh8q4Q0gqJoOuvC4Q5pgos6XS8By/nAMtP+jf8F1Cw9er840kfAX+PJ/ts+A9qnLE91rvXQ==",
+    ),
+    "aarch64": (
+        "@pnpm/exe.linux-arm64",
+        "sha512-4Oj/iF2TDCe2lcH0n4TupPR5sSdrNLclJB6xBElLMPCUOAvBhdf2rRlSaO5M4erJ6g4Fyy7YTXTpcmfFsKyxEA==",
+    ),
+}
+_PNPM_IN_PACKAGE = "package/pnpm"
+# POSIX's utilities that scripts of projects use, with those of GNU that they take for granted.
+_TOOLS = (
+    "[ awk base64 basename bash cat chmod cmp comm cp cut date dd df diff dirname du echo env expr"
+    " egrep false fgrep find fold grep gunzip gzip head hostname id install join kill ln ls md5sum mkdir mkfifo mktemp"
+    " mv nice nl nohup nproc od paste printenv printf pwd readlink realpath rm rmdir sed seq"
+    " setsid sh sha1sum sha256sum sha512sum shuf sleep sort split stat stty sum sync tac tail tar"
+    " tee test timeout touch tr true truncate tty uname uniq unlink wc which whoami xargs xz yes"
+).split()
+_NEEDED_TOOLS = ("bash", "sh")
+_TOOL_FOLDERS = "/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The programs that are Cloche's choice.
+
+    Attributes:
+        node: The runtime.
+        pnpm_version, pnpm_integrity: Which package manager.
+        pnpm_path: Its binary on the host.
+    """
+
+    node: Runtime
+    pnpm_version: str
+    pnpm_integrity: str
+    pnpm_path: Path
+
+    def describe(self) -> dict[str, str]:
+        """For keys and records: names and versions, no path."""
+        return {
+            "node": self.node.version,
+            "pnpm": self.pnpm_version,
+            "pnpm_integrity": self.pnpm_integrity,
+            "machine": platform.machine(),
+        }
+
+
+async def find_toolchain(
+    cache_folder: Path, fetch: Callable[[Package], Awaitable[Path]]
+) -> Toolchain:
+    """Finds the toolchain; fetches what is not there yet.
+
+    Args:
+        cache_folder: Cloche's own, where pnpm is kept.
+        fetch: Gives a package's verified tarball.
+
+    Raises:
+        UnavailableError: a part cannot be had here.
+    """
+    node = require_runtime("node")
+    machine = platform.machine()
+    if machine not in _PNPM_PACKAGES:
+        raise UnavailableError(
+            f"no pnpm is pinned for {machine}",
+            fact="toolchain-pnpm",
+            fix=f"run jobs on {' or '.join(_PNPM_PACKAGES)}",
+        )
+    name, integrity = _PNPM_PACKAGES[machine]
+    path = pnpm_path(cache_folder)
+    if not path.is_file():
+        try:
+            tarball = await fetch(Package(name, PNPM_VERSION, integrity, wanted=True))
+        except PackageError as error:
+            raise UnavailableError(
+                f"pnpm {PNPM_VERSION} could not be fetched: {error}",
+                fact="toolchain-pnpm",
+                fix="check npm's settings (`npm config get registry`) and the network",
+            ) from error
+        await asyncio.to_thread(_unpack, tarball, path)
+    return Toolchain(node, PNPM_VERSION, integrity, path)
+
+
+def pnpm_path(cache_folder: Path) -> Path:
+    """Where the pinned pnpm is kept."""
+    return cache_folder / "toolchains" / f"pnpm-{PNPM_VERSION}-{platform.machine()}" / "pnpm"
+
+
+def _unpack(tarball: Path, target: Path) -> None:
+    """Takes the binary out of its verified tarball; whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tarfile.open(tarball, "r:gz") as archive:
+        member = archive.extractfile(_PNPM_IN_PACKAGE)
+        assert member is not None, "a pinned package has changed"
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".new-", delete=False) as writer:
+            try:
+                shutil.copyfileobj(member, writer, 1 << 20)
+                os.fchmod(writer.fileno(), 0o555)
+                Path(writer.name).rename(target)
+            except BaseException:
+                Path(writer.name).unlink()
+                raise
+
+
+@cache
+def job_environment(toolchain: Toolchain) -> Environment:
+    """The root of a step's box.
+
+    Raises:
+        UnavailableError: the host has no shell, or a library is missing.
+    """
+    node, pnpm = toolchain.node.host_path, toolchain.pnpm_path
+    tools = {name: found for name in _TOOLS if (found := shutil.which(name, path=_TOOL_FOLDERS))}
+    for name in _NEEDED_TOOLS:
+        if name not in tools:
+            raise UnavailableError(
+                f"{name} is not in {_TOOL_FOLDERS}",
+                fact=f"tool-{name}",
+                fix=f"install {name} with the host's package manager",
+            )
+    paths = {name: Path(found).resolve() for name, found in tools.items()}
+    try:
+        programs = [path for path in paths.values() if not _is_script(path)]
+        libraries = find_libraries_of([node, pnpm, *programs])
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            f"the libraries of the toolchain could not be found: {error}",
+            fact="runtime-node",
+            fix="reinstall Node; `cloche doctor` shows which one is used",
+        ) from error
+    return make_environment(
+        "job",
+        [
+            *library_entries(libraries),
+            ("bind", "/usr/bin/node", str(node)),
+            ("bind", "/usr/bin/pnpm", str(pnpm)),
+            *[("copy", f"/usr/bin/{name}", str(path)) for name, path in paths.items()],
+        ],
+    )
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as reader:
+        return reader.read(2) == b"#!"
+
+
+def toolchain_probes(settings: Settings) -> dict[str, Probe]:
+    """Probes of what jobs need beside boxes and Node; no network is asked."""
+    return {
+        "npm-registry": partial(_probe_registry, settings),
+        "toolchain-pnpm": partial(_probe_pnpm, settings.cache_folder),
+        "job-tools": _probe_tools,
+    }
+
+
+_NEEDED_BY = ("jobs",)
+
+
+def _probe_registry(settings: Settings) -> Fact:
+    try:
+        origin = find_registry(settings.npm).origin
+    except UnavailableError as error:
+        return Fact("npm-registry", Verdict.MISSING, error.message, error.fix, _NEEDED_BY)
+    return Fact("npm-registry", Verdict.OK, f"npm's settings name {origin}", needed_by=_NEEDED_BY)
+
+
+def _probe_pnpm(cache_folder: Path) -> Fact:
+    machine = platform.machine()
+    if machine not in _PNPM_PACKAGES:
+        evidence, fix = f"no pnpm is pinned for {machine}", f"use {' or '.join(_PNPM_PACKAGES)}"
+        return Fact("toolchain-pnpm", Verdict.MISSING, evidence, fix, _NEEDED_BY)
+    there = pnpm_path(cache_folder).is_file()
+    evidence = f"{PNPM_VERSION}, {'in the cache' if there else 'fetched by the first job'}"
+    return Fact("toolchain-pnpm", Verdict.OK, evidence, needed_by=_NEEDED_BY)
+
+
+def _probe_tools() -> Fact:
+    missing = [name for name in _TOOLS if not shutil.which(name, path=_TOOL_FOLDERS)]
+    if any(name in missing for name in _NEEDED_TOOLS):
+        evidence = f"not in {_TOOL_FOLDERS}: {', '.join(missing)}"
+        fix = "install bash and the coreutils with the host's package manager"
+        return Fact("job-tools", Verdict.MISSING, evidence, fix, _NEEDED_BY)
+    evidence = f"{len(_TOOLS) - len(missing)} tools of the host go into the boxes of jobs"
+    if missing:
+        evidence += f"; not here: {', '.join(missing)}"
+    return Fact("job-tools", Verdict.OK, evidence, needed_by=_NEEDED_BY)

@@ -1,0 +1,1 @@
+"""Jobs: from a bundle to verified artifacts."""

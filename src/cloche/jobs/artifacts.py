@@ -1,0 +1,174 @@
+"""Artifacts: what leaves a box for good, copied into new files and listed in a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloche.model.job import Artifact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cloche.backends.base import Box
+    from cloche.linux.gathering import GuestFile
+    from cloche.model.policy import JobLimits
+
+_CHUNK_BYTES = 1 << 20
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    artifact: Artifact
+    globs: tuple[str, ...]
+    stored: Path | None
+
+
+class ArtifactCollector:
+    """Collects after each step that passed.
+
+    A glob's files are those of the last step that had any: what a test left in the build's folder
+    is gone once the build has made its own.
+    """
+
+    def __init__(self, globs: Sequence[str], limits: JobLimits, folder: Path | None) -> None:
+        """Keeps copies in `folder`, which `finish` removes; None: files are hashed, not kept."""
+        self._globs = tuple(globs)
+        self._limit_bytes = limits.artifacts_mb * _MIB
+        self._limit_count = limits.artifacts_count
+        self._folder = folder
+        self._stored_count = 0
+        self._copies: dict[str, _Copy] = {}
+        self._skipped: dict[str, str] = {}
+        self._skipped_count = 0
+
+    async def collect(self, box: Box) -> None:
+        """Takes what a step has made.
+
+        Raises:
+            OSError: the copies could not be written.
+        """
+        if not self._globs:
+            return
+        found: dict[str, _Copy] = {}
+        left_bytes = self._limit_bytes
+
+        def take(file: GuestFile) -> str | None:
+            nonlocal left_bytes
+            if len(found) >= self._limit_count:
+                return f"over the limit of {self._limit_count} artifacts"
+            if file.size_bytes > left_bytes:
+                return f"its {file.size_bytes} bytes pass the limit of {self._limit_bytes}"
+            stored = self._next_place()
+            size_bytes, digest = _copy(file.descriptor, stored, left_bytes)
+            left_bytes -= size_bytes
+            found[file.path] = _Copy(Artifact(file.path, size_bytes, digest), file.globs, stored)
+            return None
+
+        skipped, skipped_count = await box.gather(self._globs, take)
+        renewed = {glob for copy in found.values() for glob in copy.globs}
+        older = {
+            path: copy
+            for path, copy in self._copies.items()
+            if path not in found and not renewed.intersection(copy.globs)
+        }
+        self._copies = older | found
+        if found or skipped:
+            self._skipped, self._skipped_count = skipped, skipped_count
+
+    def _next_place(self) -> Path | None:
+        if self._folder is None:
+            return None
+        self._folder.mkdir(exist_ok=True)
+        self._stored_count += 1
+        return self._folder / str(self._stored_count)
+
+    def finish(self, target: Path | None) -> tuple[tuple[Artifact, ...], dict[str, Any]]:
+        """Lays the artifacts into `target`, a new folder; returns them by path, and the manifest.
+
+        Raises:
+            OSError: they could not be moved there.
+        """
+        artifacts: list[Artifact] = []
+        skipped = dict(self._skipped)
+        for path in sorted(self._copies):
+            copy = self._copies[path]
+            if any(parent in self._copies for parent in _parents(path)):
+                skipped[path] = "another step made a file of its folder's name"
+                continue
+            artifacts.append(copy.artifact)
+            if target is not None and copy.stored is not None:
+                place = target / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                copy.stored.rename(place)
+        matched = {glob for copy in self._copies.values() for glob in copy.globs}
+        for glob in self._globs:
+            if glob not in matched:
+                skipped.setdefault(glob, "matches no file")
+        manifest = {
+            "artifacts": [
+                {"path": each.path, "size_bytes": each.size_bytes, "sha256": each.sha256}
+                for each in artifacts
+            ],
+            "skipped": skipped,
+            "skipped_count": self._skipped_count,
+        }
+        return tuple(artifacts), manifest
+
+    def close(self) -> None:
+        """Removes what was copied and not delivered. Idempotent."""
+        if self._folder is not None and self._folder.exists():
+            shutil.rmtree(self._folder)
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _copy(reader: int, target: Path | None, limit_bytes: int) -> tuple[int, str]:
+    """Copies what is there now, never more than the limit; returns (bytes, sha256)."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+    with contextlib.ExitStack() as stack:
+        writer = None if target is None else stack.enter_context(target.open("xb"))
+        while size_bytes < limit_bytes and (
+            chunk := os.read(reader, min(_CHUNK_BYTES, limit_bytes - size_bytes))
+        ):
+            digest.update(chunk)
+            size_bytes += len(chunk)
+            if writer is not None:
+                writer.write(chunk)
+    return size_bytes, digest.hexdigest()
+
+
+async def read_kept(
+    box: Box, globs: Sequence[str], limits: JobLimits
+) -> tuple[dict[str, bytes], frozenset[str], Mapping[str, str]]:
+    """What a step keeps for those that follow: contents, which may be run, what was left and why.
+
+    Bounded as the scratch is that it comes from and goes to.
+    """
+    contents: dict[str, bytes] = {}
+    executables: set[str] = set()
+    left_bytes = limits.scratch_mb * _MIB
+
+    def take(file: GuestFile) -> str | None:
+        nonlocal left_bytes
+        if file.size_bytes > left_bytes:
+            return "it does not fit into the scratch"
+        with open(file.descriptor, "rb", closefd=False) as reader:
+            contents[file.path] = reader.read(left_bytes)
+        left_bytes -= len(contents[file.path])
+        if file.executable:
+            executables.add(file.path)
+        return None
+
+    skipped, _ = await box.gather(globs, take)
+    return contents, frozenset(executables), skipped

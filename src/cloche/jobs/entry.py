@@ -1,0 +1,70 @@
+"""The functions that callers start with."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloche.backends.namespaces import NamespacesBackend
+from cloche.egress.registry import Registry
+from cloche.jobs.pipeline import JobHost, JobRun
+from cloche.linux.probe import probe_host
+from cloche.model.job import JobSpec
+from cloche.model.job_fields import check_spec, make_spec
+from cloche.settings import read_settings
+from cloche.store.packages import PackageStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cloche.model.abort import AbortSignal
+    from cloche.model.events import Event
+    from cloche.model.job import JobResult
+
+
+async def run_job(
+    spec: JobSpec | Mapping[str, Any],
+    *,
+    out: Path | str | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    signal: AbortSignal | None = None,
+) -> JobResult:
+    """Takes a generated project to verified artifacts: install, test, build, each in a box.
+
+    Args:
+        spec: What to do, as a `JobSpec` or its fields (the shape of a `cloche.yaml`).
+        out: A new or empty folder for `artifacts/`, `manifest.json`, `log.ndjson` and
+            `audit.json`. None: nothing is written; artifacts are hashed and not kept.
+        on_event: Called with each event as it happens, on the event loop; must not block.
+        signal: Aborts the job.
+
+    Returns:
+        What became of it: what the project did is never raised.
+
+    Raises:
+        InvalidRequestError: a field of the spec, or `out`; nothing was started.
+        UnavailableError: this host cannot enforce what was asked, or lacks a tool.
+
+    Ensures: no process of the job exists and nothing but `out` and Cloche's cache was written,
+        also when the awaiting task is cancelled.
+    """
+    checked = spec if isinstance(spec, JobSpec) else make_spec(spec)
+    check_spec(checked)
+    settings = await asyncio.to_thread(read_settings)
+    store = await asyncio.to_thread(PackageStore, settings.cache_folder / "packages")
+    backend = NamespacesBackend()
+    try:
+        async with Registry(settings.npm, store) as registry:
+            host = JobHost(backend, probe_host(), settings.cache_folder, registry.fetch)
+            run = JobRun(
+                host,
+                checked,
+                secrets.token_hex(8),
+                out=None if out is None else Path(out),
+                on_event=on_event,
+            )
+            return await run.run(signal)
+    finally:
+        await backend.close()

@@ -1,0 +1,185 @@
+"""A job's log: lines with time, step and stream, told as they come and kept within a bound."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections import deque
+from typing import IO, TYPE_CHECKING, Literal
+
+from cloche.model.events import LogEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cloche.model.events import Event
+
+Stream = Literal["stdout", "stderr", "cloche"]
+_LINE_LIMIT_CHARACTERS = 16 * 1024
+
+
+class JobLog:
+    """Takes lines; keeps the first and the last half of the limit, and marks the cut.
+
+    In `log.ndjson` each line is one object: `time` (seconds since the epoch), `step`, `stream`
+    (`stdout`, `stderr`, `cloche`), `offset` (bytes of text before it, each line's end counted as
+    one) and `text`.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Tells each line by `tell`; `clock` gives seconds since the epoch."""
+        self._head_left_bytes = limit_bytes // 2
+        self._tail_limit_bytes = limit_bytes - self._head_left_bytes
+        self._tail: deque[tuple[int, bytes]] = deque()
+        self._tail_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._tell = tell
+        self._clock = clock
+        self.offset_bytes = 0
+        self.cut_bytes = 0
+        # A full disk is noticed in the middle of a step, where nobody is there to catch it.
+        self.failure: OSError | None = None
+
+    def open(self, path: Path) -> None:
+        """Writes to a new file from now on.
+
+        Raises:
+            OSError: it could not be made.
+        """
+        self._file = path.open("xb")
+
+    def add(self, step: str, stream: Stream, text: str) -> None:
+        """Adds one line, without its end."""
+        event = LogEvent(self._clock(), step, stream, text, self.offset_bytes)
+        size = len(text.encode("utf-8", "replace")) + 1
+        self.offset_bytes += size
+        self._keep(event, size)
+        self._tell(event)
+
+    def _keep(self, event: LogEvent, size: int) -> None:
+        if self._file is None or self.failure is not None:
+            return
+        line = _to_json(event)
+        if size <= self._head_left_bytes and not self._tail:
+            self._head_left_bytes -= size
+            self._write(line)
+            return
+        self._head_left_bytes = 0  # what comes after a line that was left out is the tail
+        self._tail.append((size, line))
+        self._tail_bytes += size
+        while self._tail_bytes > self._tail_limit_bytes and self._tail:
+            left_out, _ = self._tail.popleft()
+            self._tail_bytes -= left_out
+            self.cut_bytes += left_out
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.failure = error
+
+    def close(self) -> None:
+        """Writes what is kept of the end. Idempotent.
+
+        Raises:
+            OSError: the log could not be written, now or before.
+        """
+        if self._file is None:
+            return
+        file = self._file
+        if self.cut_bytes and self.failure is None:
+            text = f"{self.cut_bytes} bytes of log are left out here"
+            self._write(_to_json(LogEvent(self._clock(), "", "cloche", text, -1)))
+        for _, line in self._tail:
+            if self.failure is None:
+                self._write(line)
+        self._tail.clear()
+        self._file = None
+        try:
+            file.close()
+        except OSError as error:
+            self.failure = self.failure or error
+        if self.failure is not None:
+            raise self.failure
+
+    def open_step(self, step: str, on_line: Callable[[str, str], None] | None = None) -> StepLog:
+        """The log of one step; `on_line` sees (stream, text) of what the step itself writes."""
+        return StepLog(self, step, on_line)
+
+
+def _to_json(event: LogEvent) -> bytes:
+    fields = {
+        "time": round(event.time, 6),
+        "step": event.step,
+        "stream": event.stream,
+        "offset": event.offset_bytes,
+        "text": event.text,
+    }
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+class StepLog:
+    """Turns the bytes of a step's two streams into lines."""
+
+    def __init__(self, log: JobLog, step: str, on_line: Callable[[str, str], None] | None) -> None:
+        """See `JobLog.open_step`."""
+        self._log = log
+        self._step = step
+        self._on_line = on_line
+        self._decoders = {
+            stream: codecs.getincrementaldecoder("utf-8")("replace")
+            for stream in ("stdout", "stderr")
+        }
+        self._pending = {"stdout": "", "stderr": ""}
+        self.started_at_bytes = log.offset_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How much log the step has made so far."""
+        return self._log.offset_bytes - self.started_at_bytes
+
+    def stdout(self, data: bytes) -> None:
+        """Takes what the step wrote on fd 1."""
+        self._feed("stdout", data)
+
+    def stderr(self, data: bytes) -> None:
+        """Takes what the step wrote on fd 2."""
+        self._feed("stderr", data)
+
+    def _feed(
+        self, stream: Literal["stdout", "stderr"], data: bytes, *, final: bool = False
+    ) -> None:
+        text = self._pending[stream] + self._decoders[stream].decode(data, final)
+        *lines, rest = text.split("\n")
+        for line in lines:
+            self._add(stream, line.removesuffix("\r"))
+        while len(rest) > _LINE_LIMIT_CHARACTERS:
+            self._add(stream, rest[:_LINE_LIMIT_CHARACTERS])
+            rest = rest[_LINE_LIMIT_CHARACTERS:]
+        self._pending[stream] = rest
+
+    def _add(self, stream: Literal["stdout", "stderr"], line: str) -> None:
+        for start in range(0, max(len(line), 1), _LINE_LIMIT_CHARACTERS):
+            part = line[start : start + _LINE_LIMIT_CHARACTERS]
+            self._log.add(self._step, stream, part)
+            if self._on_line is not None:
+                self._on_line(stream, part)
+
+    def note(self, text: str) -> None:
+        """Adds a line of Cloche's own."""
+        self._log.add(self._step, "cloche", text)
+
+    def close(self) -> None:
+        """Adds what came without a line's end."""
+        for stream in ("stdout", "stderr"):
+            self._feed(stream, b"", final=True)
+            if self._pending[stream]:
+                self._add(stream, self._pending[stream].removesuffix("\r"))
+                self._pending[stream] = ""

@@ -1,0 +1,413 @@
+"""A job from its spec to its result: bundle check → install → steps → artifacts → record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloche.environments.toolchain import find_toolchain, job_environment
+from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
+from cloche.jobs import install
+from cloche.jobs.artifacts import ArtifactCollector
+from cloche.jobs.audit import AuditRecord, write_durably
+from cloche.jobs.bundle import read_bundle
+from cloche.jobs.inputs import Inputs, prepare_install
+from cloche.jobs.lockfile import Lockfile
+from cloche.jobs.log import JobLog
+from cloche.jobs.refusal import JobRefusedError
+from cloche.jobs.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
+from cloche.jobs.steps import Site, Tree, refused, run_step
+from cloche.jobs.verdict import verdict_of
+from cloche.model.events import LogEvent, StateEvent, StepEvent
+from cloche.model.job import (
+    Denial,
+    JobResult,
+    Reason,
+    ReasonCode,
+    StepResult,
+    StepStatus,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cloche.backends.base import Backend
+    from cloche.jobs.bundle import Bundle
+    from cloche.linux.facts import HostFacts
+    from cloche.model.abort import AbortSignal
+    from cloche.model.events import Event
+    from cloche.model.job import Artifact, JobSpec
+    from cloche.model.package import Package
+
+_MIB = 1024 * 1024
+_DENIALS_LIMIT_COUNT = 100
+# What follows a step (collecting, removing its box) still ends on its own after the job's limit.
+_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobHost:
+    """What this host lends to its jobs.
+
+    Attributes:
+        backend: Makes boxes.
+        facts: What can be enforced here.
+        cache_folder: Packages, layers and tools; Cloche's own.
+        fetch: Gives the verified tarball of a package.
+        clock: Seconds since the epoch.
+    """
+
+    backend: Backend
+    facts: HostFacts
+    cache_folder: Path
+    fetch: Callable[[Package], Awaitable[Path]]
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What was read of a project, checked.
+
+    Attributes:
+        bundle: Its files.
+        steps: What is to be done.
+        lockfile, inputs: What the install works from; None where there is nothing to install.
+    """
+
+    bundle: Bundle
+    steps: JobSteps
+    lockfile: Lockfile | None
+    inputs: Inputs | None
+
+
+def read_project(spec: JobSpec) -> Project:
+    """Reads and checks all that a job is given. Blocks.
+
+    Raises:
+        InvalidRequestError: the bundle is not there.
+        JobRefusedError: the project must not be run.
+    """
+    outputs = PROJECT_ARTIFACTS if spec.artifacts is None else spec.artifacts
+    bundle = read_bundle(spec.bundle, outputs=outputs)
+    steps = complete_steps(spec, bundle.files)
+    return Project(bundle, steps, *prepare_install(bundle.files))
+
+
+class JobRun:
+    """One run of a job; use it once."""
+
+    def __init__(
+        self,
+        host: JobHost,
+        spec: JobSpec,
+        run_id: str,
+        *,
+        out: Path | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> None:
+        """Starts nothing; see `entry.run_job` for the arguments."""
+        self._host = host
+        self._spec = spec
+        self._run_id = run_id
+        self._out = out
+        self._on_event = on_event
+        self._callback_error: Exception | None = None
+        self._started_at = time.monotonic()
+        self._work: asyncio.Future[None] | None = None
+        self._stopped: tuple[StepStatus, Reason] | None = None
+        self._names: tuple[str, ...] = ()
+        self._current: tuple[str, float] | None = None
+        self._results: list[StepResult] = []
+        self._early: tuple[Verdict, Reason] | None = None  # before the first step
+        self._error: ClocheError | None = None
+        self._denied: list[Denial] = []
+        self._collector: ArtifactCollector | None = None
+        self._log = JobLog(spec.limits.log_mb * _MIB, self._tell, host.clock)
+        self._audit = AuditRecord(
+            run_id, spec, host.clock(), None if out is None else out / "audit.json"
+        )
+
+    async def run(self, signal: AbortSignal | None) -> JobResult:
+        """Runs the job to its result.
+
+        Raises:
+            InvalidRequestError: the bundle is not there, `out` is not empty; nothing was written.
+            UnavailableError: this host cannot enforce what was asked, which the record says too;
+                or there can be no record: no record, no run.
+            Exception: what `on_event` raised.
+
+        Ensures: nothing of the job runs any more, also when the awaiting task is cancelled.
+        """
+        project: Project | JobRefusedError
+        try:
+            project = await asyncio.to_thread(read_project, self._spec)
+        except JobRefusedError as refusal:
+            project = refusal
+        await asyncio.to_thread(self._open_records, project)
+        self._work = asyncio.ensure_future(self._run_project(project))
+        await self._wait(self._work, signal)
+        self._take_outcome(self._work)
+        result = await asyncio.to_thread(self._finish)
+        self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
+        if self._callback_error is not None:
+            raise self._callback_error
+        if isinstance(self._error, UnavailableError):
+            raise self._error
+        return result
+
+    def _open_records(self, project: Project | JobRefusedError) -> None:
+        """Makes durable what is intended. Blocks."""
+        if isinstance(project, Project):
+            self._audit.state_inputs(project.bundle, project.steps.steps, project.steps.artifacts)
+        if self._out is None:
+            return
+        try:
+            _make_out(self._out)
+            self._audit.write()
+            self._log.open(self._out / "log.ndjson")
+        except OSError as error:
+            raise UnavailableError(
+                f"the record of the run could not be written: {error}",
+                fact="output",
+                fix="free some space, or write somewhere else",
+            ) from error
+
+    async def _wait(self, work: asyncio.Future[None], signal: AbortSignal | None) -> None:
+        """Waits for the end of the work, or brings it about: by signal, deadline, cancellation."""
+        loop = asyncio.get_running_loop()
+        limit_ms = self._spec.limits.timeout_ms
+        deadline = loop.call_later(
+            limit_ms / 1000 + _GRACE_S,
+            self._stop,
+            StepStatus.TIMED_OUT,
+            Reason(ReasonCode.JOB_TIMEOUT, f"the job's limit of {limit_ms} ms passed"),
+        )
+        aborted = Reason(ReasonCode.ABORTED, "the job was aborted")
+
+        def on_abort() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(self._stop, StepStatus.ABORTED, aborted)
+
+        if signal is not None:
+            signal.subscribe(on_abort)
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            self._stop(StepStatus.ABORTED, aborted)
+            await asyncio.wait([work])
+            self._take_outcome(work)
+            await asyncio.to_thread(self._finish)
+            raise
+        finally:
+            deadline.cancel()
+            if signal is not None:
+                signal.unsubscribe(on_abort)
+
+    def _stop(self, status: StepStatus, reason: Reason) -> None:
+        """Ends the job where it is; the first call decides."""
+        if self._stopped is None and self._work is not None and not self._work.done():
+            self._stopped = (status, reason)
+            self._work.cancel()
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, LogEvent) and self._log.failure is not None:
+            self._stop(StepStatus.INFRA_FAILED, _host_reason(self._log.failure))
+        if self._on_event is None or self._callback_error is not None:
+            return
+        try:
+            self._on_event(event)
+        except Exception as error:
+            self._callback_error = error
+            self._stop(
+                StepStatus.ABORTED, Reason(ReasonCode.ABORTED, "a listener of the job failed")
+            )
+
+    def _note(self, message: str) -> None:
+        self._tell(StateEvent(self._host.clock(), "note", message=message))
+
+    async def _run_project(self, project: Project | JobRefusedError) -> None:
+        if isinstance(project, JobRefusedError):
+            self._tell(StateEvent(self._host.clock(), "started"))
+            raise project
+        bundle, steps = project.bundle, project.steps
+        lockfile, inputs = project.lockfile, project.inputs
+        installs = lockfile is not None and inputs is not None
+        self._names = (*([install.NAME] if installs else []), *(s.name for s in steps.steps))
+        self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
+        for path, why in bundle.left_out.items():
+            self._note(f"left out: {path} ({why})")
+        for line in inputs.ignored if inputs is not None else ():
+            self._note(line)
+        toolchain = await find_toolchain(self._host.cache_folder, self._host.fetch)
+        self._audit.state_toolchain(toolchain.describe())
+        await asyncio.to_thread(self._audit.write)  # the last word before anything starts
+        environment = await asyncio.to_thread(job_environment, toolchain)
+        site = Site(self._host.backend, self._host.facts, environment, self._log, self._spec)
+        tree = Tree(dict(bundle.files), bundle.executables)
+        if lockfile is not None and inputs is not None:
+            installer = install.Installer(
+                site,
+                toolchain,
+                self._host.fetch,
+                self._host.cache_folder,
+                self._tell,
+                self._host.clock,
+            )
+            if not await self._install(installer, lockfile, inputs):
+                return
+            assert installer.layer is not None
+            tree.layers = (str(installer.layer.tree),)
+        folder = None if self._out is None else self._out / ".artifacts"
+        self._collector = ArtifactCollector(steps.artifacts, self._spec.limits, folder)
+        for step in steps.steps:
+            if step.is_test and steps.missing_test is not None:
+                self._begin(step.name)
+                self._end(refused(step.name, StepStatus.NO_TESTS, steps.missing_test, 0.0))
+                return
+            timeout_ms = min(step.timeout_ms, self._left_ms())
+            self._begin(step.name)
+            result = await run_step(site, step, tree, self._collector, timeout_ms=timeout_ms)
+            self._end(result)
+            if result.status is not StepStatus.PASSED:
+                return
+
+    async def _install(
+        self, installer: install.Installer, lockfile: Lockfile, inputs: Inputs
+    ) -> bool:
+        self._begin(install.NAME)
+        try:
+            result = await installer.run(lockfile, inputs, timeout_ms=self._left_ms())
+        finally:
+            for what, why in installer.denials[:_DENIALS_LIMIT_COUNT]:
+                self._denied.append(Denial(install.NAME, what, why))
+        if installer.layer is not None:
+            self._audit.state_layer(
+                installer.layer.key,
+                cached=result.cached,
+                packages_count=installer.fetched.packages_count,
+                fetched_bytes=installer.fetched.size_bytes,
+            )
+        self._end(result)
+        return result.status is StepStatus.PASSED
+
+    def _left_ms(self) -> int:
+        passed_ms = (time.monotonic() - self._started_at) * 1000
+        return max(1, round(self._spec.limits.timeout_ms - passed_ms))
+
+    def _begin(self, name: str) -> None:
+        self._current = (name, time.monotonic())
+        self._tell(StepEvent(self._host.clock(), name, "started"))
+
+    def _end(self, result: StepResult) -> None:
+        self._current = None
+        self._results.append(result)
+        self._tell(StepEvent(self._host.clock(), result.name, "ended", result=result))
+
+    def _take_outcome(self, work: asyncio.Future[None]) -> None:
+        """What the work came to, where that is not in its results yet."""
+        if work.cancelled():
+            assert self._stopped is not None
+            self._end_early(*self._stopped)
+            return
+        error = work.exception()
+        if error is None:
+            return
+        if isinstance(error, JobRefusedError):
+            self._end_early(StepStatus.FAILED, error.reason)
+        elif isinstance(error, UnavailableError | InternalError):
+            self._error = error
+            self._end_early(StepStatus.INFRA_FAILED, Reason(ReasonCode.HOST_FAILED, error.message))
+        elif isinstance(error, OSError):
+            self._end_early(StepStatus.INFRA_FAILED, _host_reason(error))
+        else:
+            raise error
+
+    def _end_early(self, status: StepStatus, reason: Reason) -> None:
+        if self._current is not None:
+            name, started_at = self._current
+            duration_ms = round((time.monotonic() - started_at) * 1000, 3)
+            self._end(refused(name, status, reason, duration_ms))
+        elif status is StepStatus.FAILED:
+            self._early = (Verdict.REJECTED, reason)
+        else:
+            self._early = (verdict_of(status), reason)
+
+    def _judge(self) -> tuple[Verdict, str | None, Reason | None]:
+        if self._early is not None:
+            return self._early[0], None, self._early[1]
+        last = self._results[-1] if self._results else None
+        if last is None or last.status is StepStatus.PASSED:
+            return Verdict.PASSED, None, None
+        return verdict_of(last.status), last.name, last.reason
+
+    def _finish(self) -> JobResult:
+        """Delivers the artifacts of a job that passed, closes the log, writes the record. Blocks."""
+        verdict, failed_step, reason = self._judge()
+        artifacts: tuple[Artifact, ...] = ()
+        manifest: dict[str, Any] = {"artifacts": [], "skipped": {}, "skipped_count": 0}
+        try:
+            if verdict is Verdict.PASSED and self._collector is not None:
+                artifacts, manifest = self._collector.finish(self._folder_of_artifacts())
+            if self._out is not None:
+                write_durably(self._out / "manifest.json", manifest)
+            self._log.close()
+        except OSError as error:
+            verdict, reason, artifacts = Verdict.INFRA_FAILED, _host_reason(error), ()
+        finally:
+            if self._collector is not None:
+                self._collector.close()
+        done = {result.name for result in self._results}
+        skipped = [StepResult(n, StepStatus.SKIPPED) for n in self._names if n not in done]
+        results = (*self._results, *skipped)
+        self._audit.end(
+            ended_at=self._host.clock(),
+            verdict=verdict,
+            reason=reason,
+            results=results,
+            denied=tuple(self._denied),
+            manifest=manifest,
+        )
+        try:
+            self._audit.write()
+        except OSError as error:
+            verdict, reason, artifacts = Verdict.INFRA_FAILED, _host_reason(error), ()
+        isolations = [each.isolation for each in self._results if each.isolation is not None]
+        return JobResult(
+            run_id=self._run_id,
+            verdict=verdict,
+            failed_step=failed_step,
+            reason=reason,
+            retry_safe=verdict in (Verdict.INFRA_FAILED, Verdict.ABORTED),
+            steps=results,
+            artifacts=artifacts,
+            manifest=manifest,
+            audit=self._audit.document,
+            denied=tuple(self._denied),
+            isolation=isolations[-1] if isolations else None,
+            duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
+        )
+
+    def _folder_of_artifacts(self) -> Path | None:
+        if self._out is None:
+            return None
+        folder = self._out / "artifacts"
+        folder.mkdir()
+        return folder
+
+
+def _make_out(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise InvalidRequestError(
+            f"out: {out} is not empty; name a new folder, or remove what is in it",
+            retry_safe=True,
+        )
+
+
+def _host_reason(error: OSError) -> Reason:
+    return Reason(ReasonCode.HOST_FAILED, f"this host failed the job: {error}")

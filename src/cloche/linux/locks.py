@@ -1,0 +1,43 @@
+"""Locks between processes, by files: they end with whoever holds them, however it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+_INTERVAL_S = 0.05
+
+
+def try_lock(path: Path, *, shared: bool = False) -> int | None:
+    """Takes the lock of a file, which is made where it is missing; None when another has it.
+
+    The lock is held until the descriptor is closed. Source: man 2 flock.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@asynccontextmanager
+async def hold_lock(path: Path) -> AsyncIterator[None]:
+    """Waits for the lock of a file and holds it; among other processes and within this one."""
+    while (descriptor := try_lock(path)) is None:
+        await asyncio.sleep(_INTERVAL_S)
+    try:
+        yield
+    finally:
+        os.close(descriptor)

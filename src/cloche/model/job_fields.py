@@ -1,0 +1,306 @@
+"""Checks of a job's fields, and a job from plain data (YAML, JSON): strict types, known names."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import string
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from cloche.errors import InvalidRequestError
+from cloche.model import snippet_fields
+from cloche.model.job import JobSpec, Step
+from cloche.model.policy import MAX_TIMEOUT_MS, JobLimits
+
+INSTALL_STEP: Final = "install"
+"""The name of Cloche's own step, which fetches and lays out the dependencies."""
+
+STEPS_LIMIT_COUNT: Final = 64
+GLOBS_LIMIT_COUNT: Final = 256
+NAME_LIMIT_CHARS: Final = 64
+_NAME_CHARS = frozenset(string.ascii_letters + string.digits + "-_.")
+_VARIABLE_CHARS = frozenset(string.ascii_letters + string.digits + "_")
+_MIB_LIMIT = 1024 * 1024
+
+# What other versions of a spec may hold, and what to do without it.
+_LATER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "template": "put its files into the bundle",
+        "egress": "leave it out: steps run without any network",
+        "secrets": "leave it out, and keep what needs a secret out of the job",
+        "redact": "leave it out: logs are kept as they are, so give the job no secret",
+        "isolation": "leave it out: the result says what was enforced",
+    }
+)
+_LATER_OF_STEP: Final[Mapping[str, str]] = MappingProxyType(
+    {"egress": _LATER["egress"], "secrets": _LATER["secrets"]}
+)
+# Fields whose only values so far are the defaults.
+_FIXED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"backend": ("auto", "namespaces"), "lockfile": ("bundle",)}
+)
+# What other systems call the fields of a step.
+_OTHER_WORDS = dict.fromkeys(("run", "command", "cmd", "script"), "shell")
+_KINDS = {
+    type(None): "nothing",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    tuple: "a list",
+}
+
+
+def make_spec(fields: Mapping[str, Any]) -> JobSpec:
+    """A checked job from plain data, as YAML and JSON hold it.
+
+    Args:
+        fields: Names and values as in `JobSpec`; `steps` is a list of mappings and `limits` a
+            mapping, with the names of `Step` and `JobLimits`. `bundle` must be there.
+
+    Raises:
+        InvalidRequestError: a field is unknown, wrong, or not there in this version.
+    """
+    _mapping("the job", fields)
+    given = _known("", fields, JobSpec, _LATER)
+    for name, choices in _FIXED.items():
+        if name in fields and fields[name] not in choices:
+            shown = " or ".join(choices)
+            raise _refuse(name, f"this version knows only {shown}; leave the field out")
+    if given.get("steps") is not None:
+        steps = _sequence("steps", given["steps"])
+        given["steps"] = tuple(_make_step(f"steps[{i}]", step) for i, step in enumerate(steps))
+    if "limits" in given:
+        limits = _mapping("limits", given["limits"])
+        given["limits"] = JobLimits(**_known("limits", limits, JobLimits, {}))
+    for name in ("without", "artifacts"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
+    if "bundle" not in given:
+        raise _refuse("bundle", "is missing: the path of the project's folder")
+    spec = JobSpec(**given)
+    check_spec(spec)
+    return spec
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Checks every field of a job; the bundle's paths are checked when it is read.
+
+    Raises:
+        InvalidRequestError: a field has a wrong type or value; the message names it.
+    """
+    if not isinstance(spec, JobSpec):
+        raise _refuse("spec", f"must be a JobSpec, not {_kind(spec)}")
+    _check_bundle(spec.bundle)
+    _check_integer("step_timeout_ms", spec.step_timeout_ms, 1, MAX_TIMEOUT_MS)
+    if spec.steps is not None:
+        steps = _sequence("steps", spec.steps)
+        if not 1 <= len(steps) <= STEPS_LIMIT_COUNT:
+            raise _refuse("steps", f"must be 1 to {STEPS_LIMIT_COUNT} steps, not {len(steps)}")
+        for index, step in enumerate(steps):
+            _check_step(f"steps[{index}]", step)
+            if any(step.name == other.name for other in steps[:index]):
+                raise _refuse(f"steps[{index}].name", f"{step.name!r} is there twice")
+    for index, name in enumerate(_sequence("without", spec.without, STEPS_LIMIT_COUNT)):
+        _check_name(f"without[{index}]", name)
+    if spec.artifacts is not None:
+        _check_globs("artifacts", spec.artifacts)
+    _check_limits(spec.limits)
+    snippet_fields.CHECKS["trust_domain"]("trust_domain", spec.trust_domain)
+
+
+def _make_step(where: str, fields: Any) -> Step:
+    given = _known(where, _mapping(where, fields), Step, _LATER_OF_STEP)
+    if "name" not in given:
+        raise _refuse(f"{where}.name", "is missing")
+    for name in ("argv", "keeps"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
+    return Step(**given)
+
+
+def _known(
+    where: str, fields: Mapping[Any, Any], kind: type[Any], later: Mapping[str, str]
+) -> dict[str, Any]:
+    """The fields that `kind` has; those it may have later, and all others, are refused."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    fixed = _FIXED if kind is JobSpec else {}
+    known = {}
+    for name, value in fields.items():
+        path = f"{where}.{str(name)[:80]}" if where else str(name)[:80]
+        if name in later:
+            raise _refuse(path, f"is not there in this version; {later[name]}")
+        if name in names:
+            known[name] = value
+        elif name not in fixed:
+            near = difflib.get_close_matches(str(name)[:80], names, n=1, cutoff=0.5)
+            if kind is Step and name in _OTHER_WORDS:
+                near = [_OTHER_WORDS[name]]
+            hint = f"; did you mean `{near[0]}`?" if near else f"; known: {', '.join(names)}"
+            raise _refuse(path, f"is no such field{hint}")
+    return known
+
+
+def _check_bundle(bundle: Any) -> None:
+    if isinstance(bundle, str):
+        if not bundle:
+            raise _refuse("bundle", "is empty; give the path of the project's folder")
+        if "\n" in bundle:
+            raise _refuse("bundle", "must be a folder's path: diffs are not there in this version")
+        _check_text("bundle", bundle)
+        return
+    if not isinstance(bundle, Mapping):
+        hint = "; archives are not there in this version" if isinstance(bundle, bytes) else ""
+        kind = _kind(bundle)
+        raise _refuse("bundle", f"must be a folder's path or path → content, not {kind}{hint}")
+    for path, content in bundle.items():
+        if not isinstance(path, str):
+            raise _refuse("bundle", f"a path must be a text, not {_kind(path)}")
+        if not isinstance(content, str | bytes):
+            raise _refuse(
+                f"bundle[{path[:80]!r}]", f"must be a text or bytes, not {_kind(content)}"
+            )
+
+
+def _check_step(where: str, step: Any) -> None:
+    if not isinstance(step, Step):
+        raise _refuse(where, f"must be a Step, not {_kind(step)}")
+    _check_name(f"{where}.name", step.name)
+    if step.name == INSTALL_STEP:
+        raise _refuse(f"{where}.name", f"{INSTALL_STEP!r} is Cloche's own step; choose another")
+    if (step.argv is None) == (step.shell is None):
+        raise _refuse(where, "needs either `argv`, a list, or `shell`, a line; one of the two")
+    if step.argv is not None:
+        arguments = _sequence(f"{where}.argv", step.argv)
+        for index, argument in enumerate(arguments):
+            _check_text(f"{where}.argv[{index}]", argument)
+        if not arguments or not arguments[0]:
+            raise _refuse(f"{where}.argv", "must start with the name of a program")
+        snippet_fields.CHECKS["args"](f"{where}.argv", arguments)
+    if step.shell is not None:
+        _check_text(f"{where}.shell", step.shell)
+        if not step.shell.strip():
+            raise _refuse(f"{where}.shell", "is empty")
+        snippet_fields.CHECKS["args"](f"{where}.shell", (step.shell,))
+    _check_integer(f"{where}.timeout_ms", step.timeout_ms, 1, MAX_TIMEOUT_MS)
+    _check_variables(f"{where}.env", step.env)
+    _check_globs(f"{where}.keeps", step.keeps)
+    _check_optional_flag(f"{where}.expects_tests", step.expects_tests)
+
+
+def _check_name(where: str, name: Any) -> None:
+    _check_text(where, name)
+    wrong = not name or len(name) > NAME_LIMIT_CHARS or not _NAME_CHARS.issuperset(name)
+    if wrong or name.startswith((".", "-")):
+        raise _refuse(
+            where,
+            f"{name[:80]!r} must be 1 to {NAME_LIMIT_CHARS} letters, digits, `-`, `_` or `.`,"
+            " the first one a letter, digit or `_`",
+        )
+
+
+def _check_variables(where: str, variables: Any) -> None:
+    for name, text in _mapping(where, variables).items():
+        if not isinstance(name, str) or not name or not _VARIABLE_CHARS.issuperset(name):
+            shown = repr(name[:80]) if isinstance(name, str) else _kind(name)
+            raise _refuse(where, f"{shown} is no name of a variable (letters, digits, `_`)")
+        if name[0].isdigit():
+            raise _refuse(where, f"{name[:80]!r} starts with a digit")
+        _check_text(f"{where}.{name[:80]}", text)
+    snippet_fields.CHECKS["env"](where, variables)
+
+
+def _check_globs(where: str, globs: Any) -> None:
+    for index, glob in enumerate(_sequence(where, globs, GLOBS_LIMIT_COUNT)):
+        _check_text(f"{where}[{index}]", glob)
+        if len(glob) > snippet_fields.PATH_BYTES_LIMIT:
+            limit = snippet_fields.PATH_BYTES_LIMIT
+            raise _refuse(f"{where}[{index}]", f"{glob[:40]!r}… is over {limit} bytes")
+        if glob.endswith("/"):
+            raise _refuse(
+                f"{where}[{index}]", f"{glob[:80]!r} ends in `/`; for all below it: `folder/**`"
+            )
+        snippet_fields.check_path(f"{where}[{index}]", glob)
+
+
+def _check_limits(limits: Any) -> None:
+    if not isinstance(limits, JobLimits):
+        raise _refuse("limits", f"must be a JobLimits, not {_kind(limits)}")
+    for name, check in LIMIT_CHECKS.items():
+        check(f"limits.{name}", getattr(limits, name))
+
+
+def _bounds(low: int, high: int) -> Callable[[str, Any], None]:
+    return lambda where, value: _check_integer(where, value, low, high)
+
+
+LIMIT_CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = MappingProxyType(
+    {
+        "memory_mb": _bounds(16, _MIB_LIMIT),
+        "pids_count": _bounds(1, 65_536),
+        "cpu_count": snippet_fields.CHECKS["cpu_limit"],
+        "scratch_mb": _bounds(1, _MIB_LIMIT),
+        "scratch_inodes_count": _bounds(1, 100_000_000),
+        "timeout_ms": _bounds(1, MAX_TIMEOUT_MS),
+        "log_mb": _bounds(1, _MIB_LIMIT),
+        "artifacts_mb": _bounds(1, _MIB_LIMIT),
+        "artifacts_count": _bounds(1, 1_000_000),
+        "egress_mb": _bounds(1, _MIB_LIMIT),
+        "connections_count": _bounds(1, 1_024),
+    }
+)
+
+
+def _check_optional_flag(where: str, value: Any) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise _refuse(where, f"must be true or false, not {_kind(value)}")
+
+
+def _check_integer(where: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        shown = repr(value) if isinstance(value, float) else _kind(value)
+        raise _refuse(where, f"must be a whole number, not {shown}")
+    if not low <= value <= high:
+        # Python does not print integers of thousands of digits.
+        shown = str(value) if abs(value) < 10**30 else "a number that large"
+        raise _refuse(where, f"must be from {low} to {high}, not {shown}")
+
+
+def _check_text(where: str, value: Any) -> None:
+    if not isinstance(value, str):
+        hint = "; put it in quotes" if isinstance(value, bool | int | float) else ""
+        raise _refuse(where, f"must be a text, not {_kind(value)}{hint}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _refuse(where, "has a lone surrogate") from None
+    if "\0" in value:
+        raise _refuse(where, "has a NUL character")
+
+
+def _sequence(where: str, value: Any, limit_count: int | None = None) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise _refuse(where, f"must be a list, not {_kind(value)}")
+    if limit_count is not None and len(value) > limit_count:
+        raise _refuse(where, f"at most {limit_count}, not {len(value)}")
+    return value
+
+
+def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise _refuse(where, f"must be names and their values, not {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in the words of whoever writes YAML."""
+    if isinstance(value, Mapping):
+        return "names and values"
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _refuse(where: str, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{where}: {why}", retry_safe=True)

@@ -1,0 +1,67 @@
+"""What the host's environment and settings files say: the only reader of either."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloche.errors import UnavailableError
+from cloche.settings.address import Address
+from cloche.settings.npm import NpmSettings, read_npm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Address", "NpmSettings", "Settings", "read_settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What this host is set to.
+
+    Attributes:
+        cache_folder: Where what can be made again is kept.
+        npm: How to reach the registries of npm.
+    """
+
+    cache_folder: Path
+    npm: NpmSettings
+
+
+def read_settings(
+    environment: Mapping[str, str] | None = None, home: Path | None = None
+) -> Settings:
+    """Reads the settings of this host.
+
+    Args:
+        environment: In place of this process's own.
+        home: In place of the user's home folder.
+
+    Raises:
+        UnavailableError: A setting cannot be used; names the setting, never its value.
+    """
+    environment = os.environ if environment is None else environment
+    if home is None:
+        home = _find_home(environment)
+    return Settings(_find_cache_folder(environment, home), read_npm(environment, home))
+
+
+def _find_home(environment: Mapping[str, str]) -> Path:
+    if environment.get("HOME"):
+        return Path(environment["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise UnavailableError(
+            "this user has no home folder", fact="home-folder", fix="set HOME to a folder"
+        ) from error
+
+
+def _find_cache_folder(environment: Mapping[str, str], home: Path) -> Path:
+    if environment.get("CLOCHE_CACHE_DIR"):
+        return Path(environment["CLOCHE_CACHE_DIR"]).absolute()
+    # A relative one is to be ignored. Source: XDG Base Directory Specification.
+    base = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else home / ".cache") / "cloche"
