@@ -47,11 +47,12 @@ _PNPM_PACKAGES = {
 _PNPM_IN_PACKAGE = "package/pnpm"
 # POSIX's utilities that scripts of projects use, with those of GNU that they take for granted.
 _TOOLS = (
-    "[ awk base64 basename bash cat chmod cmp comm cp cut date dd df diff dirname du echo env expr"
-    " egrep false fgrep find fold grep gunzip gzip head hostname id install join kill ln ls md5sum mkdir mkfifo mktemp"
-    " mv nice nl nohup nproc od paste printenv printf pwd readlink realpath rm rmdir sed seq"
-    " setsid sh sha1sum sha256sum sha512sum shuf sleep sort split stat stty sum sync tac tail tar"
-    " tee test timeout touch tr true truncate tty uname uniq unlink wc which whoami xargs xz yes"
+    "[ awk base64 basename bash cat chmod cmp comm cp cut date dd df diff dirname du echo egrep"
+    " env expr false fgrep find fold grep gunzip gzip head hostname id install join kill ln ls"
+    " md5sum mkdir mkfifo mktemp mv nice nl nohup nproc od paste printenv printf pwd readlink"
+    " realpath rm rmdir sed seq setsid sh sha1sum sha256sum sha512sum shuf sleep sort split stat"
+    " stty sum sync tac tail tar tee test timeout touch tr true truncate tty uname uniq unlink"
+    " wc which whoami xargs xz yes"
 ).split()
 _NEEDED_TOOLS = ("bash", "sh")
 _TOOL_FOLDERS = "/usr/bin:/bin"

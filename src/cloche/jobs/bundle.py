@@ -290,7 +290,7 @@ class _Survey:
         self.refuse_faults()
 
     def refuse_faults(self) -> None:
-        """Raises JobRefusedError for the first faulty entry in sorted order, with the others' number."""
+        """Raises JobRefusedError for the first faulty entry, with the number of the others."""
         if self.faults:
             first = min(self.faults)
             raise _refusal(first, self.faults[first], len(self.faults) - 1)

@@ -257,7 +257,7 @@ def _explain(
     failure = mirror.failure
     if failure is not None:
         known = Reason(failure.code, str(failure))
-        ours = failure.code is ReasonCode.REGISTRY_FAILED
+        ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
         return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
     if mirror.is_exhausted:
         return status, Reason(

@@ -44,8 +44,11 @@ _FIELDS: Final = frozenset(
     "lockfileVersion settings catalogs overrides packageExtensionsChecksum pnpmfileChecksum"
     " ignoredOptionalDependencies patchedDependencies importers packages snapshots time".split()
 )
-# JSON takes these as they are, YAML does not. Source: YAML 1.2.2, 5.1 "Character Set".
-_UNPRINTABLE: Final = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0))}
+# JSON takes these as they are; YAML does not, or one version of it reads them as ends of lines.
+# Source: YAML 1.2.2, 5.1 "Character Set" and 5.4 "Line Break Characters".
+_ESCAPES: Final = {
+    code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,9 @@ def read_lockfile(data: bytes, *, platform: Platform) -> Lockfile:
     """Reads and checks a lockfile.
 
     Raises:
-        JobRefusedError: LOCKFILE_INVALID: not YAML, not of format 9.0, with a field that is not known,
-            or at odds with itself. DEPENDENCY_REFUSED: it names what is no package of the registry
-            with a sha512, or links to something outside the project.
+        JobRefusedError: LOCKFILE_INVALID: not YAML, not of format 9.0, with a field that is not
+            known, or at odds with itself. DEPENDENCY_REFUSED: it names what is no package of the
+            registry with a sha512, or links to something outside the project.
     """
     document = _read_document(data)
     settings = _read_settings(document)
@@ -107,7 +110,7 @@ def read_lockfile(data: bytes, *, platform: Platform) -> Lockfile:
 def encode(value: Any) -> bytes:
     """Plain data as JSON that is YAML too: one line, keys sorted, the same for the same data."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return text.translate(_UNPRINTABLE).encode()
+    return text.translate(_ESCAPES).encode()
 
 
 def _read_document(data: bytes) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class DependencyGraph:
             snapshots: The same packages by key and peers, with their dependencies.
 
         Raises:
-            JobRefusedError: LOCKFILE_INVALID: one leads nowhere. DEPENDENCY_REFUSED: it leads out of
-                the project.
+            JobRefusedError: LOCKFILE_INVALID: one leads nowhere. DEPENDENCY_REFUSED: it leads
+                out of the project.
         """
         self._entries = entries
         self._snapshots = {key: take_mapping(value, show(key)) for key, value in snapshots.items()}

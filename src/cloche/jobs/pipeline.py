@@ -346,7 +346,7 @@ class JobRun:
         return verdict_of(last.status), last.name, last.reason
 
     def _finish(self) -> JobResult:
-        """Delivers the artifacts of a job that passed, closes the log, writes the record. Blocks."""
+        """Delivers the artifacts of a job that passed, closes log and record. Blocks."""
         verdict, failed_step, reason = self._judge()
         artifacts: tuple[Artifact, ...] = ()
         manifest: dict[str, Any] = {"artifacts": [], "skipped": {}, "skipped_count": 0}

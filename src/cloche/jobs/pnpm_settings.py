@@ -124,9 +124,9 @@ def read_settings(
         lockfile: Tells what it was made with.
 
     Raises:
-        JobRefusedError: MANIFEST_INVALID: the file or a value has not the shape that it should have.
-            DEPENDENCY_REFUSED: it asks for configDependencies, or an override links out of the
-            project. LOCKFILE_INVALID: it wants a lockfile for each project.
+        JobRefusedError: MANIFEST_INVALID: the file or a value has not the shape that it should
+            have. DEPENDENCY_REFUSED: it asks for configDependencies, or an override links out of
+            the project. LOCKFILE_INVALID: it wants a lockfile for each project.
     """
     stated = _read_workspace(workspace)
     linker = stated.get("nodeLinker", "isolated")
