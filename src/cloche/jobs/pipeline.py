@@ -232,7 +232,6 @@ class JobRun:
 
     async def _run_project(self, project: Project | JobRefusedError) -> None:
         if isinstance(project, JobRefusedError):
-            self._tell(StateEvent(self._host.clock(), "started"))
             raise project
         bundle, steps = project.bundle, project.steps
         lockfile, inputs = project.lockfile, project.inputs
