@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 Stream = Literal["stdout", "stderr", "cloche"]
 _LINE_LIMIT_CHARACTERS = 16 * 1024
+# How much of one step is told line by line; of what follows only the end is. A flood of short lines
+# would else keep Cloche busier than the step.
+_TOLD_LINES_COUNT = 100_000
+_TOLD_BYTES = 32 * 1024 * 1024
+_HELD_BYTES = 256 * 1024
 
 
 class JobLog:
-    """Takes lines; keeps the first and the last half of the limit, and marks the cut.
+    """Takes lines; keeps the first and the last half of the limit as stored, and marks the cut.
 
     In `log.ndjson` each line is one object: `time` (seconds since the epoch), `step`, `stream`
     (`stdout`, `stderr`, `cloche`), `offset` (bytes of text before it, each line's end counted as
@@ -36,7 +41,7 @@ class JobLog:
         """Tells each line by `tell`; `clock` gives seconds since the epoch."""
         self._head_left_bytes = limit_bytes // 2
         self._tail_limit_bytes = limit_bytes - self._head_left_bytes
-        self._tail: deque[tuple[int, bytes]] = deque()
+        self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._file: IO[bytes] | None = None
         self._tell = tell
@@ -57,24 +62,29 @@ class JobLog:
     def add(self, step: str, stream: Stream, text: str) -> None:
         """Adds one line, without its end."""
         event = LogEvent(self._clock(), step, stream, text, self.offset_bytes)
-        size = len(text.encode("utf-8", "replace")) + 1
-        self.offset_bytes += size
-        self._keep(event, size)
+        self.offset_bytes += len(text.encode("utf-8", "replace")) + 1
+        self._keep(event)
         self._tell(event)
 
-    def _keep(self, event: LogEvent, size: int) -> None:
+    def leave_out(self, step: str, count_bytes: int) -> None:
+        """Says that the next bytes of a step are not kept."""
+        self.add(step, "cloche", f"{count_bytes} bytes of output are left out here")
+        self.offset_bytes += count_bytes
+
+    def _keep(self, event: LogEvent) -> None:
         if self._file is None or self.failure is not None:
             return
         line = _to_json(event)
+        size = len(line)
         if size <= self._head_left_bytes and not self._tail:
             self._head_left_bytes -= size
             self._write(line)
             return
         self._head_left_bytes = 0  # what comes after a line that was left out is the tail
-        self._tail.append((size, line))
+        self._tail.append(line)
         self._tail_bytes += size
         while self._tail_bytes > self._tail_limit_bytes and self._tail:
-            left_out, _ = self._tail.popleft()
+            left_out = len(self._tail.popleft())
             self._tail_bytes -= left_out
             self.cut_bytes += left_out
 
@@ -95,9 +105,9 @@ class JobLog:
             return
         file = self._file
         if self.cut_bytes and self.failure is None:
-            text = f"{self.cut_bytes} bytes of log are left out here"
+            text = f"{self.cut_bytes} bytes of this file are left out here"
             self._write(_to_json(LogEvent(self._clock(), "", "cloche", text, -1)))
-        for _, line in self._tail:
+        for line in self._tail:
             if self.failure is None:
                 self._write(line)
         self._tail.clear()
@@ -138,6 +148,11 @@ class StepLog:
             for stream in ("stdout", "stderr")
         }
         self._pending = {"stdout": "", "stderr": ""}
+        self._told_left_count = _TOLD_LINES_COUNT
+        self._told_left_bytes = _TOLD_BYTES
+        self._held: deque[tuple[Literal["stdout", "stderr"], bytes]] = deque()
+        self._held_bytes = 0
+        self._left_out_bytes = 0
         self.started_at_bytes = log.offset_bytes
 
     @property
@@ -147,11 +162,23 @@ class StepLog:
 
     def stdout(self, data: bytes) -> None:
         """Takes what the step wrote on fd 1."""
-        self._feed("stdout", data)
+        self._take("stdout", data)
 
     def stderr(self, data: bytes) -> None:
         """Takes what the step wrote on fd 2."""
-        self._feed("stderr", data)
+        self._take("stderr", data)
+
+    def _take(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
+        if self._told_left_count > 0 and self._told_left_bytes > 0:
+            self._told_left_bytes -= len(data)
+            self._feed(stream, data)
+            return
+        self._held.append((stream, data))
+        self._held_bytes += len(data)
+        while self._held_bytes - len(self._held[0][1]) >= _HELD_BYTES:
+            left_out = len(self._held.popleft()[1])
+            self._held_bytes -= left_out
+            self._left_out_bytes += left_out
 
     def _feed(
         self, stream: Literal["stdout", "stderr"], data: bytes, *, final: bool = False
@@ -169,6 +196,7 @@ class StepLog:
         for start in range(0, max(len(line), 1), _LINE_LIMIT_CHARACTERS):
             part = line[start : start + _LINE_LIMIT_CHARACTERS]
             self._log.add(self._step, stream, part)
+            self._told_left_count -= 1
             if self._on_line is not None:
                 self._on_line(stream, part)
 
@@ -177,7 +205,12 @@ class StepLog:
         self._log.add(self._step, "cloche", text)
 
     def close(self) -> None:
-        """Adds what came without a line's end."""
+        """Adds what was held back, and what came without a line's end."""
+        if self._left_out_bytes:
+            self._log.leave_out(self._step, self._left_out_bytes)
+            self._left_out_bytes = 0
+        while self._held:
+            self._feed(*self._held.popleft())
         for stream in ("stdout", "stderr"):
             self._feed(stream, b"", final=True)
             if self._pending[stream]:

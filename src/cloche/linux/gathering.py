@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,9 @@ class _Gathering:
     def _offer(self, folder: int, name: str, path: str, globs: tuple[str, ...]) -> None:
         if printable(path) != path:
             self.skip(path, "its name is not UTF-8")
+            return
+        if any(unicodedata.category(character) == "Cc" for character in path):
+            self.skip(path, "its name has control characters")
             return
         try:
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
