@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloche.jobs.bundle import Bundle, read_bundle
+from cloche.jobs.project.bundle import Bundle, read_bundle
 from cloche.jobs.refusal import JobRefusedError
 
 # Pieces that make readers of paths stumble, in any order.

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloche.jobs.reports import ReportReader
+from cloche.jobs.reports.reader import ReportReader
 from cloche.model.job import TestCounts
 
 REPORTS = Path(__file__).parents[1] / "data" / "reports"

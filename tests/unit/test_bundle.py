@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cloche.errors import InvalidRequestError
-from cloche.jobs import bundle as rules
-from cloche.jobs.bundle import Bundle, read_bundle
+from cloche.jobs.project import bundle as rules
+from cloche.jobs.project.bundle import Bundle, read_bundle
 from cloche.jobs.refusal import JobRefusedError
 from cloche.linux import trees
 from cloche.linux.trees import Entry, Tree

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from cloche.errors import InvalidRequestError
-from cloche.jobs import yaml_document
-from cloche.jobs.manifest import MANIFEST_BYTES_LIMIT, read_manifest
+from cloche.jobs.project import yaml_document
+from cloche.jobs.project.manifest import MANIFEST_BYTES_LIMIT, read_manifest
+from cloche.jobs.project.spec import SPEC_BYTES_LIMIT, JobSteps, complete_steps, read_spec_file
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.spec import SPEC_BYTES_LIMIT, JobSteps, complete_steps, read_spec_file
 from cloche.model.job import JobSpec, ReasonCode, Step, Verdict
 from cloche.model.job_fields import check_spec, make_spec
 from cloche.model.policy import JobLimits

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from cloche.jobs.lockfile import LOCKFILE_BYTES_LIMIT, Lockfile, Platform, encode, read_lockfile
-from cloche.jobs.lockfile_entries import locate
+from cloche.jobs.project.entries import locate
+from cloche.jobs.project.lockfile import (
+    LOCKFILE_BYTES_LIMIT,
+    Lockfile,
+    Platform,
+    encode,
+    read_lockfile,
+)
 from cloche.jobs.refusal import JobRefusedError
 from cloche.model.job import ReasonCode
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloche.jobs.reports import ReportReader
+from cloche.jobs.reports.reader import ReportReader
 from cloche.model.job import TestCounts
 
 REPORTS = Path(__file__).parents[1] / "data" / "reports"

@@ -158,7 +158,7 @@ def _read_fields(spec_file: str | None, directory: str | None) -> dict[str, Any]
     """The fields of the spec's file, with the folder that is meant as `bundle`."""
     fields: dict[str, Any] = {}
     if spec_file is not None:
-        from cloche.jobs.spec import read_spec_file
+        from cloche.jobs.project.spec import read_spec_file
 
         fields = read_spec_file(_read_bytes(spec_file), spec_file)
         bundle = fields.get("bundle", ".")

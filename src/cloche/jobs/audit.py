@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cloche.jobs.bundle import Bundle
+    from cloche.jobs.project.bundle import Bundle
     from cloche.model.job import Denial, JobSpec, Reason, Step, StepResult, Verdict
     from cloche.model.plan import Isolation
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from cloche.egress.mirror import Progress
     from cloche.environments.layers import Layer
     from cloche.environments.toolchain import Toolchain
-    from cloche.jobs.inputs import Inputs
-    from cloche.jobs.lockfile import Lockfile
+    from cloche.jobs.project.inputs import Inputs
+    from cloche.jobs.project.lockfile import Lockfile
     from cloche.model.events import Event
     from cloche.model.package import Package
 
@@ -45,8 +45,12 @@ _MIB = 1024 * 1024
 _LAYER_FORMAT = 1
 # Beside the inputs, on the same file system: pnpm links packages from there instead of copying.
 _STORE = "/workspace/.cloche-store"
-_OUTDATED = "ERR_PNPM_OUTDATED_LOCKFILE"
-_MISMATCHES = (_OUTDATED, "ERR_PNPM_LOCKFILE_CONFIG_MISMATCH")
+# pnpm's codes for a lockfile that does not fit: its specifiers, its settings, its projects.
+_MISMATCHES = (
+    "ERR_PNPM_OUTDATED_LOCKFILE",
+    "ERR_PNPM_LOCKFILE_CONFIG_MISMATCH",
+    "ERR_PNPM_PACKAGE_MANAGER_NO_IMPORTER",
+)
 _FLAGS = (
     f"--registry=http://127.0.0.1:{_PORT}/",
     f"--store-dir={_STORE}",
@@ -212,10 +216,8 @@ class Installer:
             timeout_ms=timeout_ms,
             scratch_is_full=outcome.exit_code != 0 and 0 in box.scratch_left(),
         )
-        if reason is not None and reason.code is ReasonCode.EXIT_CODE:
-            status, reason = _explain(
-                status, reason, mirror, seen, self._site.spec.limits.egress_mb
-            )
+        if reason is None or reason.code is ReasonCode.EXIT_CODE:
+            status, reason = self._explain(status, reason, mirror, seen)
         return StepResult(
             name=NAME,
             status=status,
@@ -228,6 +230,36 @@ class Installer:
             log_bytes=log.size_bytes,
             isolation=box.isolation,
         )
+
+    def _explain(
+        self, status: StepStatus, reason: Reason | None, mirror: Mirror, seen: set[str]
+    ) -> tuple[StepStatus, Reason | None]:
+        """What is known beyond pnpm's exit code.
+
+        Also of a pass: pnpm leaves out an optional package that it does not get, and ends well.
+        """
+        failure = mirror.failure
+        if failure is not None:
+            ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
+            known = Reason(failure.code, str(failure))
+            return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
+        if mirror.is_exhausted:
+            message = (
+                f"the dependencies are more than the {self._site.spec.limits.egress_mb} MiB that"
+                " a job may fetch"
+            )
+            return StepStatus.FAILED, Reason(ReasonCode.EGRESS_LIMIT, message)
+        if reason is not None and seen:
+            message = (
+                "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
+                " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml"
+            )
+            return status, Reason(ReasonCode.LOCKFILE_OUTDATED, message)
+        if reason is None and mirror.denials:
+            what, why = mirror.denials[0]
+            message = f"pnpm went on without what it was refused: {what}: {why}"
+            return StepStatus.FAILED, Reason(ReasonCode.DEPENDENCY_REFUSED, message)
+        return status, reason
 
     async def _keep(self, key: str, box: Box, lockfile: Lockfile) -> None:
         """Copies the installed folders out of the box, checked on the way."""
@@ -248,26 +280,3 @@ class Installer:
             raise JobRefusedError(
                 ReasonCode.DEPENDENCY_REFUSED, f"the installed dependencies are refused: {error}"
             ) from error
-
-
-def _explain(
-    status: StepStatus, reason: Reason, mirror: Mirror, seen: set[str], limit_mb: int
-) -> tuple[StepStatus, Reason]:
-    """Why pnpm failed, where more than its exit code is known."""
-    failure = mirror.failure
-    if failure is not None:
-        known = Reason(failure.code, str(failure))
-        ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
-        return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
-    if mirror.is_exhausted:
-        return status, Reason(
-            ReasonCode.EGRESS_LIMIT,
-            f"the dependencies are more than the {limit_mb} MiB that a job may fetch",
-        )
-    if seen:
-        return status, Reason(
-            ReasonCode.LOCKFILE_OUTDATED,
-            "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
-            " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml",
-        )
-    return status, reason

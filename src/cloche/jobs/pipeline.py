@@ -14,12 +14,12 @@ from cloche.errors import ClocheError, InternalError, InvalidRequestError, Unava
 from cloche.jobs import install
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord, write_durably
-from cloche.jobs.bundle import read_bundle
-from cloche.jobs.inputs import Inputs, prepare_install
-from cloche.jobs.lockfile import Lockfile
 from cloche.jobs.log import JobLog
+from cloche.jobs.project.bundle import read_bundle
+from cloche.jobs.project.inputs import Inputs, prepare_install
+from cloche.jobs.project.lockfile import Lockfile
+from cloche.jobs.project.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
 from cloche.jobs.steps import Site, Tree, refused, run_step
 from cloche.jobs.verdict import verdict_of
 from cloche.model.events import LogEvent, StateEvent, StepEvent
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cloche.backends.base import Backend
-    from cloche.jobs.bundle import Bundle
+    from cloche.jobs.project.bundle import Bundle
     from cloche.linux.facts import HostFacts
     from cloche.model.abort import AbortSignal
     from cloche.model.events import Event

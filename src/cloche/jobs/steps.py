@@ -11,8 +11,8 @@ from cloche.admission import admit_step
 from cloche.backends.base import Sinks
 from cloche.environments.roots import GUEST_HOME
 from cloche.jobs.artifacts import read_kept
-from cloche.jobs.inputs import RUN_ENVIRONMENT
-from cloche.jobs.reports import ReportReader
+from cloche.jobs.project.inputs import RUN_ENVIRONMENT
+from cloche.jobs.reports.reader import ReportReader
 from cloche.jobs.verdict import judge
 from cloche.model.job import StepResult, StepStatus
 from cloche.model.plan import Command

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloche.jobs.lockfile import Lockfile
-from cloche.jobs.lockfile_entries import LOCKFILE, enumerate_first, locate, show
+from cloche.jobs.project.entries import LOCKFILE, enumerate_first, locate, show
+from cloche.jobs.project.lockfile import Lockfile
+from cloche.jobs.project.yaml_document import read_yaml
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.yaml_document import read_yaml
 from cloche.model.job import ReasonCode
 
 WORKSPACE: Final = "pnpm-workspace.yaml"

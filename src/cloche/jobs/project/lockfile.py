@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cloche.jobs.lockfile_entries import (
+from cloche.jobs.project.entries import (
     LOCKFILE,
     check_entries,
     check_fields,
@@ -26,9 +26,9 @@ from cloche.jobs.lockfile_entries import (
     split_key,
     take_mapping,
 )
-from cloche.jobs.lockfile_graph import DependencyGraph, Platform
+from cloche.jobs.project.graph import DependencyGraph, Platform
+from cloche.jobs.project.yaml_document import read_yaml
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.yaml_document import read_yaml
 from cloche.model.job import ReasonCode
 from cloche.model.package import Package
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloche.jobs.report_lines import Summary, Sums, TapEnd, TapMark, TapPlan, TapTest
+from cloche.jobs.reports.lines import Summary, Sums, TapEnd, TapMark, TapPlan, TapTest
 
 
 class TapCounter:

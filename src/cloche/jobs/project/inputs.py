@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cloche.jobs.lockfile import LOCKFILE, Lockfile, Platform, encode, read_lockfile
-from cloche.jobs.lockfile_entries import enumerate_first, locate, show
-from cloche.jobs.manifest import read_manifest
-from cloche.jobs.pnpm_settings import WORKSPACE, check_links, read_settings
+from cloche.jobs.project.entries import enumerate_first, locate, show
+from cloche.jobs.project.lockfile import LOCKFILE, Lockfile, Platform, encode, read_lockfile
+from cloche.jobs.project.manifest import read_manifest
+from cloche.jobs.project.pnpm_settings import WORKSPACE, check_links, read_settings
 from cloche.jobs.refusal import JobRefusedError
 from cloche.model.job import ReasonCode
 

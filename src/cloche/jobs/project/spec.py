@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.errors import InvalidRequestError
-from cloche.jobs.manifest import read_manifest, read_object
+from cloche.jobs.project.manifest import read_manifest, read_object
+from cloche.jobs.project.yaml_document import read_yaml
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.yaml_document import read_yaml
 from cloche.model.job import Reason, ReasonCode, Step
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cloche.jobs.report_lines import NUMBER_LIMIT, Fact, Summary, Sums, read_line
-from cloche.jobs.tap import TapCounter
+from cloche.jobs.reports.lines import NUMBER_LIMIT, Fact, Summary, Sums, read_line
+from cloche.jobs.reports.tap import TapCounter
 from cloche.model.job import TestCounts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import platform as host
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloche.jobs.lockfile_entries import (
+from cloche.jobs.project.entries import (
     LOCKFILE,
     check_fields,
     invalid,

@@ -1,0 +1,1 @@
+"""What is read of a project, and checked: its files, manifests, settings, lockfile and steps."""

@@ -1,0 +1,1 @@
+"""What test runners say of themselves, counted."""
