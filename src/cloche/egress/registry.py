@@ -8,6 +8,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.egress.connections import ConnectionFailedError, Connections
@@ -18,7 +19,7 @@ from cloche.settings.address import Address
 from cloche.store.packages import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
@@ -56,7 +57,9 @@ class PackageError(Exception):
 
 
 def find_registry(
-    npm: NpmSettings, run_command: Callable[..., CommandResult] = run_command
+    npm: NpmSettings,
+    run_command: Callable[..., CommandResult] = run_command,
+    npm_command: Sequence[str] = ("npm",),
 ) -> Address:
     """The default registry; where no settings name one, npm itself is asked for its own.
 
@@ -66,7 +69,7 @@ def find_registry(
     if npm.registry is not None:
         return npm.registry
     # Without --global the npmrc of whatever project this runs in would have its say.
-    result = run_command("npm", "config", "get", "registry", "--global")
+    result = run_command(*npm_command, "config", "get", "registry", "--global")
     told = result.output.splitlines()[-1:] if result.exit_code == 0 else []
     try:
         address = Address.parse("".join(told).strip())
@@ -86,6 +89,7 @@ class Registry:
         npm: Where packages come from, and what it takes to get there.
         store: Where they are kept.
         run_command: Asks npm for its default registry.
+        npm_command: How npm is started.
         jitter: From 0 to 1; spreads retries.
     """
 
@@ -95,6 +99,7 @@ class Registry:
         store: PackageStore,
         *,
         run_command: Callable[..., CommandResult] = run_command,
+        npm_command: Sequence[str] = ("npm",),
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
@@ -104,7 +109,7 @@ class Registry:
         self._fetches: dict[tuple[str, str, str], asyncio.Future[Path]] = {}
         self._closing = threading.Event()
         self._npm = npm
-        self._run_command = run_command
+        self._find = partial(find_registry, npm, run_command, npm_command)
         self._default: Future[Address] | None = None
 
     async def __aenter__(self) -> Self:
@@ -131,7 +136,7 @@ class Registry:
         fetch = self._fetches.get(key)
         if fetch is None:
             if self._default is None:
-                self._default = self._threads.submit(find_registry, self._npm, self._run_command)
+                self._default = self._threads.submit(self._find)
             loop = asyncio.get_running_loop()
             fetch = loop.run_in_executor(self._threads, self._fetch, package, self._default)
             self._fetches[key] = fetch

@@ -101,6 +101,19 @@ def find_runtime(name: str) -> Runtime | None:
     return _from_wheel(name) or _from_path(name)
 
 
+@cache
+def find_npm() -> tuple[str, ...]:
+    """The command that starts npm: the host's own, else the one in Node's wheel.
+
+    Where there is neither it is the host's, which whoever runs it will find missing.
+    """
+    if shutil.which("npm") is None and (node := _from_wheel("node")) is not None:
+        program = node.host_path.parent.parent / "lib/node_modules/npm/bin/npm-cli.js"
+        if program.is_file():
+            return (str(node.host_path), str(program))
+    return ("npm",)
+
+
 def require_runtime(name: str) -> Runtime:
     """Finds a runtime that may be used.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from cloche.egress.registry import PackageError, find_registry
 from cloche.environments.roots import library_entries, make_environment
-from cloche.environments.runtimes import Runtime, require_runtime
+from cloche.environments.runtimes import Runtime, find_npm, require_runtime
 from cloche.errors import UnavailableError
 from cloche.linux.facts import Fact, Verdict
 from cloche.linux.libraries import find_libraries_of
@@ -195,7 +195,7 @@ _NEEDED_BY = ("jobs",)
 
 def _probe_registry(settings: Settings) -> Fact:
     try:
-        origin = find_registry(settings.npm).origin
+        origin = find_registry(settings.npm, npm_command=find_npm()).origin
     except UnavailableError as error:
         return Fact("npm-registry", Verdict.MISSING, error.message, error.fix, _NEEDED_BY)
     return Fact("npm-registry", Verdict.OK, f"npm's settings name {origin}", needed_by=_NEEDED_BY)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloche.backends.namespaces import NamespacesBackend
 from cloche.egress.registry import Registry
+from cloche.environments.runtimes import find_npm
 from cloche.jobs.pipeline import JobHost, JobRun
 from cloche.linux.probe import probe_host
 from cloche.model.job import JobSpec
@@ -56,7 +57,7 @@ async def run_job(
     store = await asyncio.to_thread(PackageStore, settings.cache_folder / "packages")
     backend = NamespacesBackend()
     try:
-        async with Registry(settings.npm, store) as registry:
+        async with Registry(settings.npm, store, npm_command=find_npm()) as registry:
             host = JobHost(backend, probe_host(), settings.cache_folder, registry.fetch)
             run = JobRun(
                 host,

@@ -136,7 +136,7 @@ def _known(
         if name in names:
             known[name] = value
         elif name not in fixed:
-            near = difflib.get_close_matches(str(name)[:80], names, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(name)[:80], names, n=1, cutoff=0.6)
             if kind is Step and name in _OTHER_WORDS:
                 near = [_OTHER_WORDS[name]]
             hint = f"; did you mean `{near[0]}`?" if near else f"; known: {', '.join(names)}"

@@ -61,6 +61,12 @@ _LEFT_OUT_AT_THE_TOP: Final = frozenset(
     ".next .nuxt .output .svelte-kit .turbo .cache .vite .parcel-cache coverage".split()
 )
 
+# What builds call the folder that they write; an artifact glob that names one says that they do.
+_OUTPUT_NAMES: Final = frozenset(
+    "_site artifacts build coverage dist out output public_html release reports site-dist"
+    " storybook-static target www".split()
+)
+
 _JOINERS: Final = "\u200c\u200d"
 # Default_Ignorable_Code_Point without category Cf: joiners, fillers, variation selectors.
 # Source: Unicode Character Database 16, DerivedCoreProperties.txt.
@@ -306,12 +312,15 @@ class _Survey:
 
 
 def _folder_of(glob: str) -> str | None:
-    """The pattern of the folders that hold what an artifact glob names; None for no one folder."""
+    """The pattern of the build's folders that an artifact glob names; None for others.
+
+    Sources that are delivered (`src/**`) are inputs all the same.
+    """
     parts = glob.split("/")
     above = parts[: parts.index("**")] if "**" in parts else parts[:-1]
-    if not above or any(character in "*?[" for character in above[-1]):
-        return None
-    return "/".join(above)
+    while above and above[-1] not in _OUTPUT_NAMES:
+        above.pop()
+    return "/".join(above) or None
 
 
 def _fault_of_path(path: str) -> str | None:
