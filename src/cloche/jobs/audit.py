@@ -126,6 +126,7 @@ def result_to_json(result: StepResult) -> dict[str, Any]:
         name: getattr(result, name)
         for name in (
             "name",
+            "started_at",
             "exit_code",
             "signal",
             "duration_ms",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,15 @@ class Project:
     inputs: Inputs | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Current:
+    """The step that is running, and since when: by the calendar, and to measure."""
+
+    name: str
+    started_at: float
+    monotonic: float
+
+
 def read_project(spec: JobSpec) -> Project:
     """Reads and checks all that a job is given. Blocks.
 
@@ -121,7 +130,7 @@ class JobRun:
         self._work: asyncio.Future[None] | None = None
         self._stopped: tuple[StepStatus, Reason] | None = None
         self._names: tuple[str, ...] = ()
-        self._current: tuple[str, float] | None = None
+        self._current: _Current | None = None
         self._results: list[StepResult] = []
         self._early: tuple[Verdict, Reason] | None = None  # before the first step
         self._error: ClocheError | None = None
@@ -299,10 +308,13 @@ class JobRun:
         return max(1, round(self._spec.limits.timeout_ms - passed_ms))
 
     def _begin(self, name: str) -> None:
-        self._current = (name, time.monotonic())
-        self._tell(StepEvent(self._host.clock(), name, "started"))
+        now = self._host.clock()
+        self._current = _Current(name, now, time.monotonic())
+        self._tell(StepEvent(now, name, "started"))
 
     def _end(self, result: StepResult) -> None:
+        assert self._current is not None
+        result = replace(result, started_at=self._current.started_at)
         self._current = None
         self._results.append(result)
         self._tell(StepEvent(self._host.clock(), result.name, "ended", result=result))
@@ -328,9 +340,8 @@ class JobRun:
 
     def _end_early(self, status: StepStatus, reason: Reason) -> None:
         if self._current is not None:
-            name, started_at = self._current
-            duration_ms = round((time.monotonic() - started_at) * 1000, 3)
-            self._end(refused(name, status, reason, duration_ms))
+            duration_ms = round((time.monotonic() - self._current.monotonic) * 1000, 3)
+            self._end(refused(self._current.name, status, reason, duration_ms))
         elif status is StepStatus.FAILED:
             self._early = (Verdict.REJECTED, reason)
         else:

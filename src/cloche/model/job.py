@@ -153,6 +153,7 @@ class StepResult:
     """What became of a step.
 
     Attributes:
+        started_at: Seconds since the epoch; 0 for a step that was skipped.
         exit_code, signal: None where there was none.
         duration_ms: From the call for its box to the end of its last process.
         tests: What its runner reported, if any.
@@ -164,6 +165,7 @@ class StepResult:
     name: str
     status: StepStatus
     argv: tuple[str, ...] = ()
+    started_at: float = 0.0
     exit_code: int | None = None
     signal: int | None = None
     duration_ms: float = 0.0
