@@ -29,6 +29,8 @@ IDLE_TIMEOUT_S: Final = 30.0
 DENIALS_LIMIT_COUNT: Final = 100
 _CHUNK_BYTES: Final = 256 * 1024
 # How long, and for how much, a refused box is listened to so that it reads the refusal.
+# At a time; as many as a registry's connections.
+_FETCHES_COUNT: Final = 24
 _LINGER_S: Final = 0.5
 _LINGER_BYTES: Final = 64 * 1024
 
@@ -91,6 +93,7 @@ class Mirror:
         self._on_progress = on_progress
         self._on_denied = on_denied
         self._fetches: dict[Package, asyncio.Task[Path]] = {}
+        self._fetching = asyncio.Semaphore(_FETCHES_COUNT)
         self._conversations: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._done_count = 0
@@ -151,7 +154,14 @@ class Mirror:
         return self._fetches[package]
 
     async def _fetch_one(self, package: Package) -> Path:
-        path = await self._fetch(package)
+        async with self._fetching:
+            # What is fetched ahead counts: a stranger's lockfile must not fill the host's disk.
+            if self._done_bytes >= self._limit_bytes:
+                self.is_exhausted = True
+                raise PackageError(
+                    ReasonCode.EGRESS_LIMIT, f"{package}: over {self._limit_bytes} bytes of egress"
+                )
+            path = await self._fetch(package)
         self._done_count += 1
         with suppress(OSError):
             self._done_bytes += path.stat().st_size

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _MIB = 1024 * 1024
+_SHOWN_CHARACTERS = 256
+# Source: linux/limits.h, PATH_MAX, the final NUL included.
+_PATH_LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +76,12 @@ class ArtifactCollector:
 
         skipped, skipped_count = await box.gather(self._globs, take)
         renewed = {glob for copy in found.values() for glob in copy.globs}
-        older = {
-            path: copy
-            for path, copy in self._copies.items()
-            if path not in found and not renewed.intersection(copy.globs)
-        }
-        self._copies = older | found
+        for path, copy in list(self._copies.items()):
+            if path in found or renewed.intersection(copy.globs):
+                del self._copies[path]
+                if copy.stored is not None:
+                    copy.stored.unlink()
+        self._copies |= found
         if found or skipped:
             self._skipped, self._skipped_count = skipped, skipped_count
 
@@ -96,15 +99,19 @@ class ArtifactCollector:
             OSError: they could not be moved there.
         """
         artifacts: list[Artifact] = []
-        skipped = dict(self._skipped)
+        skipped, skipped_count = dict(self._skipped), self._skipped_count
+        left_bytes = self._limit_bytes
         for path in sorted(self._copies):
             copy = self._copies[path]
-            if any(parent in self._copies for parent in _parents(path)):
-                skipped[path] = "another step made a file of its folder's name"
+            place = None if target is None else target / path
+            why = self._why_left(path, place, len(artifacts), left_bytes)
+            if why is not None:
+                skipped[path[:_SHOWN_CHARACTERS]] = why
+                skipped_count += 1
                 continue
+            left_bytes -= copy.artifact.size_bytes
             artifacts.append(copy.artifact)
-            if target is not None and copy.stored is not None:
-                place = target / path
+            if place is not None and copy.stored is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 copy.stored.rename(place)
         matched = {glob for copy in self._copies.values() for glob in copy.globs}
@@ -117,9 +124,21 @@ class ArtifactCollector:
                 for each in artifacts
             ],
             "skipped": skipped,
-            "skipped_count": self._skipped_count,
+            "skipped_count": skipped_count,
         }
         return tuple(artifacts), manifest
+
+    def _why_left(self, path: str, place: Path | None, count: int, left_bytes: int) -> str | None:
+        """What only shows once all steps have made theirs."""
+        if any(parent in self._copies for parent in parents_of(path)):
+            return "another step made a file of its folder's name"
+        if count >= self._limit_count:
+            return f"over the limit of {self._limit_count} artifacts"
+        if self._copies[path].artifact.size_bytes > left_bytes:
+            return f"over the limit of {self._limit_bytes} bytes for all artifacts"
+        if place is not None and len(os.fsencode(place)) >= _PATH_LIMIT_BYTES:
+            return "its path is too long for this host"
+        return None
 
     def close(self) -> None:
         """Removes what was copied and not delivered. Idempotent."""
@@ -127,7 +146,8 @@ class ArtifactCollector:
             shutil.rmtree(self._folder)
 
 
-def _parents(path: str) -> list[str]:
+def parents_of(path: str) -> list[str]:
+    """The folders on the way to a path."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
@@ -149,26 +169,33 @@ def _copy(reader: int, target: Path | None, limit_bytes: int) -> tuple[int, str]
 
 
 async def read_kept(
-    box: Box, globs: Sequence[str], limits: JobLimits
+    box: Box, globs: Sequence[str], limit_bytes: int
 ) -> tuple[dict[str, bytes], frozenset[str], Mapping[str, str]]:
     """What a step keeps for those that follow: contents, which may be run, what was left and why.
 
-    Bounded as the scratch is that it comes from and goes to.
+    Raises:
+        KeptTooMuchError: it is over the limit.
     """
     contents: dict[str, bytes] = {}
     executables: set[str] = set()
-    left_bytes = limits.scratch_mb * _MIB
+    wanted_bytes = 0
 
     def take(file: GuestFile) -> str | None:
-        nonlocal left_bytes
-        if file.size_bytes > left_bytes:
-            return "it does not fit into the scratch"
+        nonlocal wanted_bytes
+        wanted_bytes += file.size_bytes
+        if wanted_bytes > limit_bytes:
+            return "over the limit"
         with open(file.descriptor, "rb", closefd=False) as reader:
-            contents[file.path] = reader.read(left_bytes)
-        left_bytes -= len(contents[file.path])
+            contents[file.path] = reader.read(file.size_bytes)
         if file.executable:
             executables.add(file.path)
         return None
 
     skipped, _ = await box.gather(globs, take)
+    if wanted_bytes > limit_bytes:
+        raise KeptTooMuchError(f"{wanted_bytes} bytes are over the limit of {limit_bytes}")
     return contents, frozenset(executables), skipped
+
+
+class KeptTooMuchError(Exception):
+    """A step keeps more than may be handed on."""

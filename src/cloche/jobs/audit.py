@@ -107,12 +107,16 @@ class AuditRecord:
 def write_durably(path: Path, document: Mapping[str, Any]) -> None:
     """Replaces a JSON file: afterwards the new one is on the disk, or the old one still is."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as writer:
-        json.dump(document, writer, indent=2, ensure_ascii=False)
-        writer.write("\n")
-        writer.flush()
-        os.fsync(writer.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as writer:
+            json.dump(document, writer, indent=2, ensure_ascii=False)
+            writer.write("\n")
+            writer.flush()
+            os.fsync(writer.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

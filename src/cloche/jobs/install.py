@@ -24,6 +24,7 @@ from cloche.linux.gathering import TreeCopy, TreeRefusedError
 from cloche.model.events import StepEvent
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.plan import Command
+from cloche.model.policy import MAX_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,6 +52,8 @@ _MISMATCHES = (
     "ERR_PNPM_LOCKFILE_CONFIG_MISMATCH",
     "ERR_PNPM_PACKAGE_MANAGER_NO_IMPORTER",
 )
+# In its own words too: by the end it has removed what did not fit.
+_NO_SPACE = "No space left on device"
 _FLAGS = (
     f"--registry=http://127.0.0.1:{_PORT}/",
     f"--store-dir={_STORE}",
@@ -197,9 +200,13 @@ class Installer:
         self, box: Box, mirror: Mirror, inputs: Inputs, timeout_ms: int
     ) -> StepResult:
         seen: set[str] = set()
+        last = ""
 
         def on_line(_: str, text: str) -> None:
-            seen.update(code for code in _MISMATCHES if code in text)
+            nonlocal last
+            both = f"{last} {text.strip()}"  # pnpm wraps its words
+            seen.update(code for code in (*_MISMATCHES, _NO_SPACE) if code in both)
+            last = text.strip()
 
         log = self._site.log.open_step(NAME, on_line)
         command = Command(("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags), STEP_ENVIRONMENT)
@@ -207,14 +214,15 @@ class Installer:
             command, stdin=b"", control=b"", sinks=Sinks(log.stdout, log.stderr, lambda _: None)
         )
         log.close()
-        step = Step(NAME, argv=command.argv, timeout_ms=timeout_ms)
+        # It has no limit of its own: what ends it is the job's.
+        step = Step(NAME, argv=command.argv, timeout_ms=MAX_TIMEOUT_MS)
         status, reason = judge(
             step,
             outcome,
             None,
             self._site.spec,
             timeout_ms=timeout_ms,
-            scratch_is_full=outcome.exit_code != 0 and 0 in box.scratch_left(),
+            scratch_is_full=_NO_SPACE in seen,
         )
         if reason is None or reason.code is ReasonCode.EXIT_CODE:
             status, reason = self._explain(status, reason, mirror, seen)
@@ -238,18 +246,18 @@ class Installer:
 
         Also of a pass: pnpm leaves out an optional package that it does not get, and ends well.
         """
-        failure = mirror.failure
-        if failure is not None:
-            ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
-            known = Reason(failure.code, str(failure))
-            return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
         if mirror.is_exhausted:
             message = (
                 f"the dependencies are more than the {self._site.spec.limits.egress_mb} MiB that"
                 " a job may fetch"
             )
             return StepStatus.FAILED, Reason(ReasonCode.EGRESS_LIMIT, message)
-        if reason is not None and seen:
+        failure = mirror.failure
+        if failure is not None:
+            ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
+            known = Reason(failure.code, str(failure))
+            return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
+        if reason is not None and seen.intersection(_MISMATCHES):
             message = (
                 "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
                 " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml"

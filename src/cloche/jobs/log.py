@@ -19,9 +19,10 @@ Stream = Literal["stdout", "stderr", "cloche"]
 _LINE_LIMIT_CHARACTERS = 16 * 1024
 # How much of one step is told line by line; of what follows only the end is. A flood of short lines
 # would else keep Cloche busier than the step.
-_TOLD_LINES_COUNT = 100_000
+_TOLD_LINES_COUNT = 50_000
 _TOLD_BYTES = 32 * 1024 * 1024
 _HELD_BYTES = 256 * 1024
+_HELD_LINES_COUNT = 5_000
 
 
 class JobLog:
@@ -170,9 +171,11 @@ class StepLog:
 
     def _take(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
         if self._told_left_count > 0 and self._told_left_bytes > 0:
-            self._told_left_bytes -= len(data)
-            self._feed(stream, data)
-            return
+            told, data = _split_lines(data, self._told_left_count)
+            self._told_left_bytes -= len(told)
+            self._feed(stream, told)
+            if not data:
+                return
         self._held.append((stream, data))
         self._held_bytes += len(data)
         while self._held_bytes - len(self._held[0][1]) >= _HELD_BYTES:
@@ -206,13 +209,38 @@ class StepLog:
 
     def close(self) -> None:
         """Adds what was held back, and what came without a line's end."""
+        last: deque[tuple[Literal["stdout", "stderr"], bytes]] = deque()
+        left_count = _HELD_LINES_COUNT
+        while self._held:
+            stream, data = self._held.pop()
+            kept = _last_lines(data, left_count)
+            left_count -= kept.count(b"\n")
+            self._left_out_bytes += len(data) - len(kept)
+            if kept:
+                last.appendleft((stream, kept))
         if self._left_out_bytes:
             self._log.leave_out(self._step, self._left_out_bytes)
             self._left_out_bytes = 0
-        while self._held:
-            self._feed(*self._held.popleft())
+        for stream, data in last:
+            self._feed(stream, data)
         for stream in ("stdout", "stderr"):
             self._feed(stream, b"", final=True)
             if self._pending[stream]:
                 self._add(stream, self._pending[stream].removesuffix("\r"))
                 self._pending[stream] = ""
+
+
+def _split_lines(data: bytes, count: int) -> tuple[bytes, bytes]:
+    """(what lies up to the end of that many lines, the rest)."""
+    if data.count(b"\n") <= count:
+        return data, b""
+    told = b"\n".join(data.split(b"\n", count)[:count]) + b"\n"
+    return told, data[len(told) :]
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    """The last lines, no more than that many."""
+    if count <= 0:
+        return b""
+    parts = data.rsplit(b"\n", count + 1)
+    return data if len(parts) <= count + 1 else b"\n".join(parts[1:])

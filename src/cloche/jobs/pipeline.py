@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +104,8 @@ def read_project(spec: JobSpec) -> Project:
     """
     outputs = PROJECT_ARTIFACTS if spec.artifacts is None else spec.artifacts
     bundle = read_bundle(spec.bundle, outputs=outputs)
+    if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
+        raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
     steps = complete_steps(spec, bundle.files)
     return Project(bundle, steps, *prepare_install(bundle.files))
 
@@ -256,7 +259,7 @@ class JobRun:
         await asyncio.to_thread(self._audit.write)  # the last word before anything starts
         environment = await asyncio.to_thread(job_environment, toolchain)
         site = Site(self._host.backend, self._host.facts, environment, self._log, self._spec)
-        tree = Tree(dict(bundle.files), bundle.executables)
+        tree = Tree(bundle.files, bundle.executables)
         if lockfile is not None and inputs is not None:
             installer = install.Installer(
                 site,
@@ -362,15 +365,17 @@ class JobRun:
         manifest: dict[str, Any] = {"artifacts": [], "skipped": {}, "skipped_count": 0}
         try:
             if verdict is Verdict.PASSED and self._collector is not None:
-                artifacts, manifest = self._collector.finish(self._folder_of_artifacts())
+                artifacts, manifest = self._collector.finish(self._make_artifacts_folder())
             if self._out is not None:
                 write_durably(self._out / "manifest.json", manifest)
+        except OSError as error:
+            verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
+        if self._collector is not None:
+            self._collector.close()
+        try:
             self._log.close()
         except OSError as error:
-            verdict, reason, artifacts = Verdict.INFRA_FAILED, _host_reason(error), ()
-        finally:
-            if self._collector is not None:
-                self._collector.close()
+            verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
         done = {result.name for result in self._results}
         skipped = [StepResult(n, StepStatus.SKIPPED) for n in self._names if n not in done]
         results = (*self._results, *skipped)
@@ -383,9 +388,12 @@ class JobRun:
             manifest=manifest,
         )
         try:
+            if verdict is not Verdict.PASSED:
+                artifacts = self._withdraw_artifacts()
             self._audit.write()
         except OSError as error:
-            verdict, reason, artifacts = Verdict.INFRA_FAILED, _host_reason(error), ()
+            verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
+            artifacts = self._withdraw_artifacts()
         isolations = [each.isolation for each in self._results if each.isolation is not None]
         return JobResult(
             run_id=self._run_id,
@@ -402,12 +410,18 @@ class JobRun:
             duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
         )
 
-    def _folder_of_artifacts(self) -> Path | None:
+    def _make_artifacts_folder(self) -> Path | None:
         if self._out is None:
             return None
         folder = self._out / "artifacts"
         folder.mkdir()
         return folder
+
+    def _withdraw_artifacts(self) -> tuple[()]:
+        """There are artifacts only beside the record of a job that passed."""
+        if self._out is not None:
+            shutil.rmtree(self._out / "artifacts", ignore_errors=True)
+        return ()
 
 
 def _make_out(out: Path) -> None:

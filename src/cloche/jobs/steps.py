@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cloche.admission import admit_step
 from cloche.backends.base import Sinks
 from cloche.environments.roots import GUEST_HOME
-from cloche.jobs.artifacts import read_kept
+from cloche.jobs.artifacts import KeptTooMuchError, parents_of, read_kept
 from cloche.jobs.project.inputs import RUN_ENVIRONMENT
 from cloche.jobs.reports.reader import ReportReader
 from cloche.jobs.verdict import judge
-from cloche.model.job import StepResult, StepStatus
+from cloche.model.job import Reason, ReasonCode, StepResult, StepStatus
+from cloche.model.outcome import Cause
 from cloche.model.plan import Command
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from cloche.jobs.artifacts import ArtifactCollector
     from cloche.jobs.log import JobLog
     from cloche.linux.facts import HostFacts
-    from cloche.model.job import JobSpec, Reason, Step
+    from cloche.model.job import JobSpec, Step
     from cloche.model.outcome import Outcome
     from cloche.model.plan import Environment
+    from cloche.model.policy import JobLimits
 
 # The toolchain comes first: a project's own programs do not stand in for it.
 STEP_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
@@ -39,6 +41,13 @@ STEP_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
     }
 )
 _BIN = "/usr/bin"
+# The project has no say in how its scripts are run (its pnpm-workspace.yaml is overridden by
+# RUN_ENVIRONMENT, being part of what a workspace is).
+_SETTINGS_OF_PNPM = (".npmrc", ".pnpmfile.cjs", ".pnpmfile.mjs")
+_MIB = 1024 * 1024
+_PAGE_BYTES = 4096
+# The folders that the box itself makes in its scratch.
+_OWN_INODES_COUNT = 10
 _FULL_BYTES = 64 * 1024
 
 
@@ -61,7 +70,6 @@ class Site:
     spec: JobSpec
 
 
-@dataclass(slots=True)
 class Tree:
     """What a step finds in /workspace.
 
@@ -70,17 +78,50 @@ class Tree:
         layers: The dependency layers below.
     """
 
-    files: dict[str, bytes]
-    executables: frozenset[str]
-    layers: tuple[str, ...] = field(default=())
+    def __init__(self, files: Mapping[str, bytes], executables: frozenset[str]) -> None:
+        """The inputs of a job. What pnpm would read as settings of its own is not among them."""
+        self.files = {
+            path: content
+            for path, content in files.items()
+            if path.rpartition("/")[2] not in _SETTINGS_OF_PNPM
+        }
+        self.executables = executables
+        self.layers: tuple[str, ...] = ()
+
+    def add(self, files: Mapping[str, bytes], executables: frozenset[str]) -> None:
+        """Lays files above what is there: they replace files and folders of their names."""
+        folders = {parent for path in files for parent in parents_of(path)}
+        for path in list(self.files):
+            if path in folders or any(parent in files for parent in parents_of(path)):
+                del self.files[path]
+        self.files |= files
+        self.executables = self.executables - files.keys() | executables
+
+    def find_lack_of_room(self, limits: JobLimits) -> str | None:
+        """Why the files do not fit into a box, or None."""
+        pages_count = sum(-(-len(content) // _PAGE_BYTES) for content in self.files.values())
+        needed = pages_count * _PAGE_BYTES
+        for name, limit_mb in (("scratch_mb", limits.scratch_mb), ("memory_mb", limits.memory_mb)):
+            if needed > limit_mb * _MIB:
+                return f"{needed} bytes in pages do not fit into {name}={limit_mb}"
+        count = len({part for path in self.files for part in (path, *parents_of(path))})
+        if count + _OWN_INODES_COUNT > limits.scratch_inodes_count:
+            limit = limits.scratch_inodes_count
+            return f"{count} files and folders do not fit into scratch_inodes_count={limit}"
+        return None
 
 
 def command_of(step: Step) -> Command:
-    """The command of a step: its program, or bash with its line."""
-    argv = ("bash", "-eo", "pipefail", "-c", step.shell) if step.shell is not None else step.argv
-    assert argv, "one of the two is checked to be there"
-    if not argv[0].startswith("/"):
-        argv = (f"{_BIN}/{argv[0]}", *argv[1:])
+    """The command of a step: bash with its line, or with its program in bash's place.
+
+    Bash looks a program up, and what cannot be started ends as 126 or 127, with words of why.
+    """
+    bash = f"{_BIN}/bash"
+    if step.shell is not None:
+        argv: tuple[str, ...] = (bash, "-eo", "pipefail", "-c", step.shell)
+    else:
+        assert step.argv, "one of the two is checked to be there"
+        argv = (bash, "-c", 'exec -- "$0" "$@"', *step.argv)
     return Command(argv, {**STEP_ENVIRONMENT, **step.env, **RUN_ENVIRONMENT})
 
 
@@ -131,11 +172,13 @@ async def run_step(
         )
         if status is StepStatus.PASSED:
             await collector.collect(box)
-            await _keep(site, step, box, tree)
+            reason = await _keep(site, step, box, tree)
+            if reason is not None:
+                status = StepStatus.FAILED
         return StepResult(
             name=step.name,
             status=status,
-            argv=command.argv,
+            argv=step.argv or command.argv,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             duration_ms=duration_ms,
@@ -150,18 +193,28 @@ async def run_step(
         await box.destroy()
 
 
-async def _keep(site: Site, step: Step, box: Box, tree: Tree) -> None:
+async def _keep(site: Site, step: Step, box: Box, tree: Tree) -> Reason | None:
+    """Adds what a step keeps to the tree; returns why that is not possible."""
     if not step.keeps:
-        return
-    contents, executables, skipped = await read_kept(box, step.keeps, site.spec.limits)
-    tree.files |= contents
-    tree.executables = tree.executables - contents.keys() | executables
+        return None
+    limits = site.spec.limits
+    limit_bytes = min(limits.scratch_mb, limits.memory_mb) * _MIB // 4
+    try:
+        contents, executables, skipped = await read_kept(box, step.keeps, limit_bytes)
+    except KeptTooMuchError as error:
+        message = f"step {step.name} keeps too much: {error} (a quarter of its scratch or memory)"
+        return Reason(ReasonCode.SCRATCH_FULL, message)
     for path, why in skipped.items():
         site.log.add(step.name, "cloche", f"not kept: {path}: {why}")
+    tree.add(contents, executables)
+    if lack := tree.find_lack_of_room(limits):
+        message = f"what step {step.name} keeps leaves no room for the next one: {lack}"
+        return Reason(ReasonCode.SCRATCH_FULL, message)
+    return None
 
 
 def _is_full(box: Box, outcome: Outcome) -> bool:
-    if outcome.exit_code == 0:
+    if outcome.cause is not Cause.EXITED or outcome.exit_code == 0:
         return False
     left_bytes, left_inodes = box.scratch_left()
     return left_bytes < _FULL_BYTES or left_inodes == 0

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _DEPTH_LIMIT = 64
 _SKIPPED_LIMIT_COUNT = 1_000
+_SHOWN_CHARACTERS = 256
+# Cc: control characters; Cf: invisible ones that turn text around, but for the joiners of emoji.
+_JOINERS = "\u200c\u200d"
 # Never looked into unless a glob spells the name out: huge, and not what anyone means by `**`.
 _PRUNED = frozenset({"node_modules", ".git"})
 _CHUNK_BYTES = 1 << 20
@@ -59,7 +62,10 @@ class _Gathering:
     def skip(self, path: str, why: str) -> None:
         self.skipped_count += 1
         if len(self.skipped) < _SKIPPED_LIMIT_COUNT:
-            self.skipped[printable(path)] = why
+            shown = printable(path)
+            if len(shown) > _SHOWN_CHARACTERS:
+                shown = f"{shown[: _SHOWN_CHARACTERS - 1]}…"
+            self.skipped[shown] = why
 
     def walk(self, folder: int, prefix: str, depth: int) -> None:
         names = []
@@ -98,8 +104,11 @@ class _Gathering:
         if printable(path) != path:
             self.skip(path, "its name is not UTF-8")
             return
-        if any(unicodedata.category(character) == "Cc" for character in path):
-            self.skip(path, "its name has control characters")
+        if any(
+            unicodedata.category(character) in ("Cc", "Cf") and character not in _JOINERS
+            for character in path
+        ):
+            self.skip(path, "its name has control or invisible characters")
             return
         try:
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode

@@ -37,7 +37,10 @@ RUN_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
         "pnpm_config_runtime_on_fail": "ignore",  # devEngines.runtime, engines.runtime
         "pnpm_config_verify_deps_before_run": "false",  # else each `pnpm run` installs first
         "pnpm_config_ignore_pnpmfile": "true",
-        "pnpm_config_script_shell": "sh",
+        # Whole: pnpm looks in node_modules/.bin first, where any package may have put a `sh`.
+        "pnpm_config_script_shell": "/usr/bin/sh",
+        "pnpm_config_node_options": "",
+        "pnpm_config_shell_emulator": "false",
         "pnpm_config_update_notifier": "false",
     }
 )
