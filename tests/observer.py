@@ -166,7 +166,10 @@ def _is_in_use(folder: Path, pids: set[int]) -> bool:
 
 
 def _mounts() -> set[str]:
-    return set(Path("/proc/self/mountinfo").read_text().splitlines())
+    """All mounts, but for those that another test process makes in its own temporary folder."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    own = str(Path(tempfile.gettempdir()).parent)
+    return {line for line in lines if own in line or "/pytest-of-" not in line}
 
 
 def _temporary_files() -> set[str]:

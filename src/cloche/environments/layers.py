@@ -54,16 +54,14 @@ class LayerStore:
 
     def find(self, key: str) -> Layer | None:
         """The layer, when it is there."""
+        folder = self._folder / key
         try:
-            described = json.loads((self._folder / key / "layer.json").read_bytes())
+            described = json.loads((folder / "layer.json").read_bytes())
+            return Layer(key, folder / "tree", described["entries_count"], described["size_bytes"])
         except FileNotFoundError:
             return None
-        return Layer(
-            key,
-            self._folder / key / "tree",
-            described["entries_count"],
-            described["size_bytes"],
-        )
+        except (ValueError, LookupError, TypeError):  # lost, with the host's power perhaps
+            return None
 
     @asynccontextmanager
     async def making(self, key: str) -> AsyncIterator[None]:
@@ -87,7 +85,7 @@ class LayerStore:
             counts = await self._fill(partial, fill)
             layer = {"entries_count": counts.entries_count, "size_bytes": counts.size_bytes}
             (partial / "layer.json").write_text(json.dumps(layer))
-            partial.rename(self._folder / key)
+            await asyncio.to_thread(self._replace, key, partial)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
             raise
@@ -97,6 +95,12 @@ class LayerStore:
         found = self.find(key)
         assert found is not None
         return found
+
+    def _replace(self, key: str, partial: Path) -> None:
+        place = self._folder / key
+        if place.exists():  # and damaged: it would have been found
+            shutil.rmtree(place)
+        partial.rename(place)
 
     def _begin(self, partial: Path) -> int:
         held = try_lock(self._folder / f"{partial.name}.lock")

@@ -180,9 +180,16 @@ class JobRun:
             return
         try:
             _make_out(self._out)
+            self._log.open(self._out / "log.ndjson")  # of two jobs with one folder, one gets it
             self._audit.write()
-            self._log.open(self._out / "log.ndjson")
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise InvalidRequestError(
+                f"out: {self._out} cannot be used: {error.strerror}; name a new folder",
+                retry_safe=True,
+            ) from error
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._log.close()
             raise UnavailableError(
                 f"the record of the run could not be written: {error}",
                 fact="output",

@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 _INTERVAL_S = 0.05
 
 
-def try_lock(path: Path, *, shared: bool = False) -> int | None:
+def try_lock(path: Path) -> int | None:
     """Takes the lock of a file, which is made where it is missing; None when another has it.
 
     The lock is held until the descriptor is closed. Source: man 2 flock.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have removed the file: then the lock is that of nothing.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        return None
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 @asynccontextmanager

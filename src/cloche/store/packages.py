@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 _KEY_SCHEME: Final = "cloche package 1"
 # Locks are a process's, not a thread's: a process knows its own files by their names.
-_PROCESS: Final = secrets.token_hex(8)
+_PROCESS = secrets.token_hex(8)
+
+
+def _rename_process() -> None:
+    global _PROCESS
+    _PROCESS = secrets.token_hex(8)
+
+
+os.register_at_fork(after_in_child=_rename_process)
 
 
 class DamagedError(Exception):
