@@ -118,7 +118,9 @@ class NamespacesBackend:
             for mount in plan.mounts
         ]
         try:
-            return await asyncio.to_thread(launcher.clone_folders, folders)
+            return await _take_descriptors(
+                asyncio.ensure_future(asyncio.to_thread(launcher.clone_folders, folders))
+            )
         except launching.PeerGoneError as error:
             raise InternalError(str(error), retry_safe=True) from error
         except launching.LauncherError as error:
@@ -199,3 +201,15 @@ class NamespacesBackend:
 
     def _remove_remains(self) -> None:
         self._remains = [left for left in self._remains if not cgroup.remove_parents(left)]
+
+
+async def _take_descriptors(work: asyncio.Future[list[int]]) -> list[int]:
+    """Waits for descriptors; when nobody wants them any more, closes them as they come."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        if work.exception() is None:
+            for descriptor in work.result():
+                os.close(descriptor)
+        raise
