@@ -25,7 +25,7 @@ EXPECTED_ROWS = {
     "single-use Bun boxes, snippet, one text": 2,
     "deadline → nothing alive: Python": 2,
     "deadline → nothing alive: Bun": 2,
-    "job, cold install through the mirror": 1,
+    "job, cold install through the mirror": 2,
     "job, layer present": 2,
     "job, install step with a layer hit": 1,
 }
