@@ -43,7 +43,7 @@ class _Bare:
         )
 
     async def install_calmly(self) -> None:
-        """Its many connections at once lose answers of some resolvers, and its end waits for 5 s."""
+        """Many connections at once lose answers of some resolvers, and pnpm waits for them."""
         await self.install("--network-concurrency=8")
 
     async def whole(self) -> None:
