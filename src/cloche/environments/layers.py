@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ class LayerStore:
         Requires: `making(key)` is held.
         """
         partial = self._folder / f"{_PARTIAL}{secrets.token_hex(8)}"
-        held = await asyncio.to_thread(self._begin, partial)
+        held = self._begin(partial)
         try:
             counts = await self._fill(partial, fill)
             layer = {"entries_count": counts.entries_count, "size_bytes": counts.size_bytes}
@@ -103,8 +104,8 @@ class LayerStore:
         partial.rename(place)
 
     def _begin(self, partial: Path) -> int:
-        held = try_lock(self._folder / f"{partial.name}.lock")
-        assert held is not None, "the name is random"
+        while (held := try_lock(self._folder / f"{partial.name}.lock")) is None:
+            time.sleep(0.001)  # another process looks whether somebody holds it
         (partial / "tree").mkdir(parents=True)
         partial.chmod(0o700)
         return held

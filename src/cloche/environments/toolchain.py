@@ -23,6 +23,7 @@ from cloche.environments.runtimes import Runtime, find_npm, require_runtime
 from cloche.errors import UnavailableError
 from cloche.linux.facts import Fact, Verdict
 from cloche.linux.libraries import find_libraries_of
+from cloche.linux.locks import hold_lock
 from cloche.model.package import Package
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _PNPM_PACKAGES = {
     ),
 }
 _PNPM_IN_PACKAGE = "package/pnpm"
+_NEW = ".new-"
 # POSIX's utilities that scripts of projects use, with those of GNU that they take for granted.
 _TOOLS = (
     "[ awk base64 basename bash cat chmod cmp comm cp cut date dd df diff dirname du echo egrep"
@@ -114,7 +116,10 @@ async def find_toolchain(
                 fact="toolchain-pnpm",
                 fix="check npm's settings (`npm config get registry`) and the network",
             ) from error
-        await asyncio.to_thread(_unpack, tarball, path)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with hold_lock(path.with_name("pnpm.lock")):
+            if not path.is_file():
+                await asyncio.to_thread(_unpack, tarball, path)
     return Toolchain(node, PNPM_VERSION, integrity, path)
 
 
@@ -124,12 +129,13 @@ def pnpm_path(cache_folder: Path) -> Path:
 
 
 def _unpack(tarball: Path, target: Path) -> None:
-    """Takes the binary out of its verified tarball; whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Takes the binary out of its verified tarball; whole or not at all. One at a time."""
+    for left in target.parent.glob(f"{_NEW}*"):  # by one that was killed
+        left.unlink()
     with tarfile.open(tarball, "r:gz") as archive:
         member = archive.extractfile(_PNPM_IN_PACKAGE)
         assert member is not None, "a pinned package has changed"
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".new-", delete=False) as writer:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_NEW, delete=False) as writer:
             try:
                 shutil.copyfileobj(member, writer, 1 << 20)
                 os.fchmod(writer.fileno(), 0o555)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ class AuditRecord:
     def __init__(self, run_id: str, spec: JobSpec, started_at: float, path: Path | None) -> None:
         """Writes to `path` where there is one, first with the state `intended`."""
         self._path = path
+        # A write may still be under way in its thread when a job is stopped.
+        self._lock = threading.Lock()
         self.document: dict[str, Any] = {
             "format": _FORMAT,
             "run_id": run_id,
@@ -84,15 +87,16 @@ class AuditRecord:
         manifest: Mapping[str, Any],
     ) -> None:
         """What came of it."""
-        self.document |= {
-            "state": "ended",
-            "ended_at": ended_at,
-            "verdict": str(verdict),
-            "reason": None if reason is None else asdict(reason),
-            "results": [result_to_json(result) for result in results],
-            "denied": [asdict(denial) for denial in denied],
-            "manifest": dict(manifest),
-        }
+        with self._lock:
+            self.document |= {
+                "state": "ended",
+                "ended_at": ended_at,
+                "verdict": str(verdict),
+                "reason": None if reason is None else asdict(reason),
+                "results": [result_to_json(result) for result in results],
+                "denied": [asdict(denial) for denial in denied],
+                "manifest": dict(manifest),
+            }
 
     def write(self) -> None:
         """Makes the record durable, in one step. Blocks.
@@ -101,7 +105,8 @@ class AuditRecord:
             OSError: it could not be written.
         """
         if self._path is not None:
-            write_durably(self._path, self.document)
+            with self._lock:
+                write_durably(self._path, self.document)
 
 
 def write_durably(path: Path, document: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from cloche.egress.registry import Registry
 from cloche.environments.runtimes import find_npm
 from cloche.jobs.pipeline import JobHost, JobRun
 from cloche.linux.probe import probe_host
+from cloche.model.abort import AbortController
 from cloche.model.job import JobSpec
 from cloche.model.job_fields import check_spec, make_spec
 from cloche.settings import read_settings
@@ -53,6 +55,27 @@ async def run_job(
     """
     checked = spec if isinstance(spec, JobSpec) else make_spec(spec)
     check_spec(checked)
+    # A job is stopped, never cancelled: what it has begun to write and to clear away, it finishes.
+    controller = AbortController()
+    signals = (controller.signal,) if signal is None else (controller.signal, signal)
+    work = asyncio.ensure_future(_run_job(checked, out, on_event, signals))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        controller.abort()
+        while not work.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.cancelled() or work.exception()  # told to nobody: the caller is gone
+        raise
+
+
+async def _run_job(
+    spec: JobSpec,
+    out: Path | str | None,
+    on_event: Callable[[Event], None] | None,
+    signals: tuple[AbortSignal, ...],
+) -> JobResult:
     settings = await asyncio.to_thread(read_settings)
     store = await asyncio.to_thread(PackageStore, settings.cache_folder / "packages")
     backend = NamespacesBackend()
@@ -61,11 +84,11 @@ async def run_job(
             host = JobHost(backend, probe_host(), settings.cache_folder, registry.fetch)
             run = JobRun(
                 host,
-                checked,
+                spec,
                 secrets.token_hex(8),
                 out=None if out is None else Path(out),
                 on_event=on_event,
             )
-            return await run.run(signal)
+            return await run.run(signals)
     finally:
         await backend.close()

@@ -35,7 +35,7 @@ from cloche.model.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cloche.backends.base import Backend
     from cloche.jobs.project.bundle import Bundle
@@ -49,6 +49,7 @@ _MIB = 1024 * 1024
 _DENIALS_LIMIT_COUNT = 100
 # What follows a step (collecting, removing its box) still ends on its own after the job's limit.
 _GRACE_S = 1.0
+_READY = ".artifacts-ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ class JobRun:
             run_id, spec, host.clock(), None if out is None else out / "audit.json"
         )
 
-    async def run(self, signal: AbortSignal | None) -> JobResult:
-        """Runs the job to its result.
+    async def run(self, signals: Sequence[AbortSignal] = ()) -> JobResult:
+        """Runs the job to its result; each of the signals ends it.
 
         Raises:
             InvalidRequestError: the bundle is not there, `out` is not empty; nothing was written.
@@ -153,7 +154,9 @@ class JobRun:
                 or there can be no record: no record, no run.
             Exception: what `on_event` raised.
 
-        Ensures: nothing of the job runs any more, also when the awaiting task is cancelled.
+        Requires: the awaiting task is not cancelled; a signal ends the job.
+
+        Ensures: nothing of the job runs any more.
         """
         project: Project | JobRefusedError
         try:
@@ -162,7 +165,7 @@ class JobRun:
             project = refusal
         await asyncio.to_thread(self._open_records, project)
         self._work = asyncio.ensure_future(self._run_project(project))
-        await self._wait(self._work, signal)
+        await self._wait(self._work, signals)
         self._take_outcome(self._work)
         result = await asyncio.to_thread(self._finish)
         self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
@@ -196,8 +199,8 @@ class JobRun:
                 fix="free some space, or write somewhere else",
             ) from error
 
-    async def _wait(self, work: asyncio.Future[None], signal: AbortSignal | None) -> None:
-        """Waits for the end of the work, or brings it about: by signal, deadline, cancellation."""
+    async def _wait(self, work: asyncio.Future[None], signals: Sequence[AbortSignal]) -> None:
+        """Waits for the end of the work, or brings it about: by a signal or the deadline."""
         loop = asyncio.get_running_loop()
         limit_ms = self._spec.limits.timeout_ms
         deadline = loop.call_later(
@@ -212,19 +215,13 @@ class JobRun:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(self._stop, StepStatus.ABORTED, aborted)
 
-        if signal is not None:
+        for signal in signals:
             signal.subscribe(on_abort)
         try:
             await asyncio.wait([work])
-        except asyncio.CancelledError:
-            self._stop(StepStatus.ABORTED, aborted)
-            await asyncio.wait([work])
-            self._take_outcome(work)
-            await asyncio.to_thread(self._finish)
-            raise
         finally:
             deadline.cancel()
-            if signal is not None:
+            for signal in signals:
                 signal.unsubscribe(on_abort)
 
     def _stop(self, status: StepStatus, reason: Reason) -> None:
@@ -372,7 +369,7 @@ class JobRun:
         manifest: dict[str, Any] = {"artifacts": [], "skipped": {}, "skipped_count": 0}
         try:
             if verdict is Verdict.PASSED and self._collector is not None:
-                artifacts, manifest = self._collector.finish(self._make_artifacts_folder())
+                artifacts, manifest = self._collector.finish(self._make_folder())
             if self._out is not None:
                 write_durably(self._out / "manifest.json", manifest)
         except OSError as error:
@@ -395,12 +392,13 @@ class JobRun:
             manifest=manifest,
         )
         try:
-            if verdict is not Verdict.PASSED:
-                artifacts = self._withdraw_artifacts()
             self._audit.write()
+            if verdict is Verdict.PASSED:
+                self._deliver()
         except OSError as error:
             verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
-            artifacts = self._withdraw_artifacts()
+        if verdict is not Verdict.PASSED:
+            artifacts = self._withdraw()
         isolations = [each.isolation for each in self._results if each.isolation is not None]
         return JobResult(
             run_id=self._run_id,
@@ -417,17 +415,21 @@ class JobRun:
             duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
         )
 
-    def _make_artifacts_folder(self) -> Path | None:
+    def _make_folder(self) -> Path | None:
+        """Where artifacts wait until the record says that the job passed."""
         if self._out is None:
             return None
-        folder = self._out / "artifacts"
+        folder = self._out / _READY
         folder.mkdir()
         return folder
 
-    def _withdraw_artifacts(self) -> tuple[()]:
-        """There are artifacts only beside the record of a job that passed."""
+    def _deliver(self) -> None:
+        if self._out is not None and (self._out / _READY).exists():
+            (self._out / _READY).rename(self._out / "artifacts")
+
+    def _withdraw(self) -> tuple[()]:
         if self._out is not None:
-            shutil.rmtree(self._out / "artifacts", ignore_errors=True)
+            shutil.rmtree(self._out / _READY, ignore_errors=True)
         return ()
 
 

@@ -15,7 +15,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -159,7 +158,8 @@ class Launcher:
         """
         self._lock = threading.Lock()
         self._environments: set[str] = set()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 — lives as long as the launcher
+        # Not a temporary file: one could stay behind when Cloche is killed while it makes it.
+        self._errors = os.fdopen(os.memfd_create("launcher-errors", os.MFD_CLOEXEC), "r+b")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE_LIMIT_BYTES)
         folders = [str(folder) for folder in cgroup_folders]

@@ -14,7 +14,9 @@ class AbortSignal:
 
     def __init__(self) -> None:
         """Made by `AbortController`."""
-        self._lock = threading.Lock()
+        # Reentrant: a handler of an operating system's signal fires between any two steps of the
+        # thread that it interrupts, also while that subscribes.
+        self._lock = threading.RLock()
         self._aborted = False
         self._callbacks: list[Callable[[], None]] = []
 
@@ -26,9 +28,10 @@ class AbortSignal:
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Calls `callback` when it fires, at once if it has; from the firing thread."""
         with self._lock:
-            if not self._aborted:
-                self._callbacks.append(callback)
+            self._callbacks.append(callback)
+            if not self._aborted or callback not in self._callbacks:
                 return
+            self._callbacks.remove(callback)
         callback()
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
