@@ -467,6 +467,35 @@ def test_an_abort_from_another_thread_ends_a_download_that_stands_still(
     assert asyncio.run(cloche.run_job({"bundle": files})).ok
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_an_abort_while_a_layer_is_put_in_its_place_leaves_a_whole_one_or_none(
+    here: Path,
+    files: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_late: bool,
+) -> None:
+    controller, rename = AbortController(), Path.rename
+
+    def rename_slowly(self: Path, target: Path) -> Path:
+        is_layer = self.name.startswith(".partial-")
+        if is_layer and not is_late:
+            controller.abort()
+            time.sleep(0.1)
+        renamed = rename(self, target)
+        if is_layer and is_late:
+            controller.abort()
+            time.sleep(0.1)
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", rename_slowly)
+    out = tmp_path / "out"
+    job = cloche.run_job({"bundle": files}, out=out, signal=controller.signal)
+    assert_aborted(asyncio.run(job), out, here)
+    monkeypatch.setattr(Path, "rename", rename)
+    assert asyncio.run(cloche.run_job({"bundle": files})).ok
+
+
 # Cancelled
 
 

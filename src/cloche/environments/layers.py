@@ -86,7 +86,7 @@ class LayerStore:
             counts = await self._fill(partial, fill)
             layer = {"entries_count": counts.entries_count, "size_bytes": counts.size_bytes}
             (partial / "layer.json").write_text(json.dumps(layer))
-            await asyncio.to_thread(self._replace, key, partial)
+            self._replace(key, partial)  # here and now: nothing may come between
         except BaseException:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
             raise

@@ -383,20 +383,26 @@ class JobRun:
         done = {result.name for result in self._results}
         skipped = [StepResult(n, StepStatus.SKIPPED) for n in self._names if n not in done]
         results = (*self._results, *skipped)
-        self._audit.end(
-            ended_at=self._host.clock(),
-            verdict=verdict,
-            reason=reason,
-            results=results,
-            denied=tuple(self._denied),
-            manifest=manifest,
-        )
-        try:
+
+        def end_record() -> None:
+            self._audit.end(
+                ended_at=self._host.clock(),
+                verdict=verdict,
+                reason=reason,
+                results=results,
+                denied=tuple(self._denied),
+                manifest=manifest,
+            )
             self._audit.write()
+
+        try:
+            end_record()
             if verdict is Verdict.PASSED:
                 self._deliver()
         except OSError as error:
             verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
+            with contextlib.suppress(OSError):  # it may be the record that cannot be written
+                end_record()
         if verdict is not Verdict.PASSED:
             artifacts = self._withdraw()
         isolations = [each.isolation for each in self._results if each.isolation is not None]
