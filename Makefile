@@ -23,8 +23,9 @@ check: $(READY)
 	$(BIN)/mypy --config-file= --strict src/cloche/guest/*.py
 	$(BIN)/lint-imports --no-cache
 
+# TESTS="tests/escape tests/unit/test_bundle.py": only those.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TESTS)
 
 bench: $(READY)
 	$(BIN)/python -m bench
