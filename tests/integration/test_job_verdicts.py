@@ -9,6 +9,7 @@ from click.testing import CliRunner
 import cloche.sync
 from cloche.cli.job import EXIT_CODE_OF
 from cloche.cli.main import cli
+from cloche.jobs import pipeline
 from cloche.model.abort import AbortController
 from cloche.model.events import LogEvent, StepEvent
 from cloche.model.job import ReasonCode, StepStatus, Verdict
@@ -317,3 +318,19 @@ def test_the_command_says_the_verdict_last_and_by_its_exit_code(
         else:
             assert lines[-1].startswith(f"job {verdict}")
             assert all(each.startswith("[attack] | ") for each in lines if forged in each)
+
+
+def test_whatever_fails_in_cloche_itself_the_record_has_an_end(site, monkeypatch):
+    async def fail(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(pipeline, "run_step", fail)
+    out = site.new_folder() / "out"
+    with pytest.raises(ZeroDivisionError):
+        cloche.sync.run_job(
+            {"bundle": {"package.json": manifest()}, "steps": [{"name": "a", "shell": ":"}]},
+            out=out,
+        )
+    record = json.loads((out / "audit.json").read_text())
+    assert (record["state"], record["verdict"]) == ("ended", "infra_failed")
+    assert "a bug" in record["reason"]["message"]

@@ -137,7 +137,7 @@ class JobRun:
         self._current: _Current | None = None
         self._results: list[StepResult] = []
         self._early: tuple[Verdict, Reason] | None = None  # before the first step
-        self._error: ClocheError | None = None
+        self._error: BaseException | None = None
         self._denied: list[Denial] = []
         self._collector: ArtifactCollector | None = None
         self._log = JobLog(spec.limits.log_mb * _MIB, self._tell, host.clock)
@@ -171,7 +171,7 @@ class JobRun:
         self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
         if self._callback_error is not None:
             raise self._callback_error
-        if isinstance(self._error, UnavailableError):
+        if self._error is not None:
             raise self._error
         return result
 
@@ -337,13 +337,15 @@ class JobRun:
             return
         if isinstance(error, JobRefusedError):
             self._end_early(StepStatus.FAILED, error.reason)
-        elif isinstance(error, UnavailableError | InternalError):
-            self._error = error
-            self._end_early(StepStatus.INFRA_FAILED, Reason(ReasonCode.HOST_FAILED, error.message))
         elif isinstance(error, OSError):
             self._end_early(StepStatus.INFRA_FAILED, _host_reason(error))
         else:
-            raise error
+            # Whatever it is, the record says that the job has ended.
+            ours = f"Cloche itself failed: {error!r}"
+            message = error.message if isinstance(error, ClocheError) else ours
+            self._end_early(StepStatus.INFRA_FAILED, Reason(ReasonCode.HOST_FAILED, message))
+            if not isinstance(error, InternalError):
+                self._error = error
 
     def _end_early(self, status: StepStatus, reason: Reason) -> None:
         if self._current is not None:
