@@ -280,21 +280,35 @@ def test_an_interrupt_before_the_job_has_started_leaves_nothing(
         assert document is None or (document["state"], document["verdict"]) == ("ended", "aborted")
 
 
+def is_stuck(pipe: Any) -> bool:
+    """Whether much waits in a pipe, and no more comes."""
+
+    def waiting_bytes() -> int:
+        count = bytearray(4)
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+        return int.from_bytes(count, sys.byteorder)
+
+    before = waiting_bytes()
+    time.sleep(0.3)
+    return before > 30_000 and waiting_bytes() == before
+
+
 def test_the_second_interrupt_ends_cloche_at_once_and_nothing_is_left(
     cache: Path, server: RegistryServer, project: Path, tmp_path: Path
 ) -> None:
     flood = "test=echo going; yes"
     process = start(cache, server, str(project), "--out", str(tmp_path / "out"), "--step", flood)
-    wait_for_line(process, "[test] | going")
-    process.send_signal(SIGINT)
-    # The first one has to wait for a reader who takes what was printed: nobody does.
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    process.send_signal(SIGINT)
-    assert process.wait(1) == 130
-    assert wait_until(lambda: not descendants()), descendants()
     assert process.stdout is not None
-    process.stdout.close()
+    with process.stdout:
+        wait_for_line(process, "[test] | going")
+        assert wait_until(lambda: is_stuck(process.stdout))
+        process.send_signal(SIGINT)
+        # The first one has to wait for a reader who takes what was printed: nobody does.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(SIGINT)
+        assert process.wait(1) == 130
+        assert wait_until(lambda: not descendants()), descendants()
     document = read_record(tmp_path / "out")
     assert document is not None
     assert document["state"] in ("intended", "ended")
