@@ -45,7 +45,7 @@ def readings(path: str) -> set[str]:
 
 def stays(path: str) -> bool:
     """Whether no system takes the path out of the folder that it is laid into."""
-    folder = PureWindowsPath("D:/work/space")
+    folder = PureWindowsPath("D:/some/space")
     there = folder / path
     plain = PurePosixPath(path)
     return (
