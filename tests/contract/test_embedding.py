@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import cloche
+from observer import descendants
 
 
 def in_process_of_its_own(text: str) -> str:
@@ -95,9 +96,14 @@ def test_an_abandoned_sandbox_does_not_hold_the_program_and_leaves_no_box(kind: 
 def assert_nothing_of(pid: int) -> None:
     """No launcher or box of a host process that is gone; they end within moments of it."""
     deadline = time.monotonic() + 2
-    while left := launchers_of(pid):
+    while left := launchers_of(pid) or dying():
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
+
+
+def dying() -> list[int]:
+    """What has let go of its memory, and so of its command line, and has not ended yet."""
+    return [pid for pid, process in descendants().items() if not process.command]
 
 
 def launchers_of(pid: int) -> list[str]:
