@@ -304,6 +304,34 @@ def test_a_registry_that_fails_is_no_fault_of_the_project(site, monkeypatch):
     assert ran.result.retry_safe is True
 
 
+def test_no_layer_is_kept_that_lacks_an_optional_package(site, monkeypatch):
+    """pnpm itself goes on without it, and ends well."""
+    monkeypatch.setattr(upstream, "RETRY_DELAYS_S", (0.001, 0.002))
+    package = site.publish("perhaps")
+    wanted = {package.name: {"specifier": package.version, "version": package.version}}
+    files = {
+        **project(),
+        "package.json": manifest(SCRIPTS, optionalDependencies={package.name: package.version}),
+        "pnpm-lock.yaml": lockfile(
+            [package],
+            importers={".": {"optionalDependencies": wanted}},
+            snapshots={str(package): {"optional": True}},
+        ),
+    }
+    site.registry.script(package, *[status(503)] * 9)
+    before = site.trees()
+    ran = site.run(files)
+    assert ran.step("install").exit_code == 0
+    assert (ran.verdict, ran.why) == (Verdict.INFRA_FAILED, ReasonCode.REGISTRY_FAILED)
+    assert site.trees() == before
+    # The control: once the registry is back, the same job passes, and has it.
+    site.registry.script(package)
+    ran = site.run(files)
+    assert ran.verdict is Verdict.PASSED, ran.message
+    (tree,) = set(site.trees()) - set(before)
+    assert (tree / "node_modules" / package.name).exists()
+
+
 def test_an_install_that_fetches_too_much_is_ended_and_told_in_the_denials(site):
     noise = random.Random(7).randbytes(2 * 1024 * 1024)
     package = site.publish("large", [("package/noise", noise)])

@@ -114,3 +114,15 @@ def test_a_runtime_that_may_be_used_is_returned(monkeypatch):
     runtime = Runtime("node", "24.13.0", Path("/x"))
     monkeypatch.setattr(runtimes, "find_runtime", lambda name: runtime)
     assert require_runtime("node") is runtime
+
+
+def test_npm_is_the_hosts_and_where_there_is_none_that_of_nodes_wheel(monkeypatch):
+    find = runtimes.find_npm.__wrapped__
+    monkeypatch.setattr(runtimes.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert find() == ("npm",)
+    monkeypatch.setattr(runtimes.shutil, "which", lambda name: None)
+    node, program = find()
+    assert Path(node).name == "node"
+    assert Path(program).is_file()
+    monkeypatch.setattr(runtimes, "_from_wheel", lambda name: None)
+    assert find() == ("npm",)
