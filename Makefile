@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: dev check test bench demo lock clean
+.PHONY: dev check test bench soak demo lock clean
 dev: $(READY)
 
 $(READY): locks/uv.txt locks/dev.txt pyproject.toml
@@ -20,7 +20,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=src/cloche/launcher $(BIN)/mypy --config-file= --strict --explicit-package-bases src/cloche/launcher/*.py
-	$(BIN)/mypy --config-file= --strict src/cloche/guest/*.py
+	MYPYPATH=src/cloche/guest $(BIN)/mypy --config-file= --strict --explicit-package-bases src/cloche/guest/*.py
 	$(BIN)/lint-imports --no-cache
 
 # TESTS="tests/escape tests/unit/test_bundle.py": only those.
@@ -29,6 +29,11 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench
+
+# 50,000 mixed runs, some hostile: does anything grow? RUNS=5000 for fewer.
+RUNS ?= 50000
+soak: $(READY)
+	$(BIN)/python -m bench.soak --runs $(RUNS)
 
 demo: $(READY)
 	$(BIN)/python -m demo

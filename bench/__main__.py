@@ -10,11 +10,22 @@ import os
 import platform
 from pathlib import Path
 
-from bench import bare, rows_cold, rows_end, rows_jobs, rows_load, rows_start
+from bench import (
+    bare,
+    rows_cold,
+    rows_end,
+    rows_jobs,
+    rows_load,
+    rows_start,
+    rows_warm,
+    rows_worker,
+)
 from bench.pairs import QUICK, Row, Scale
 
 _MEASURES = (
     rows_start.measure,
+    rows_worker.measure,
+    rows_warm.measure,
     rows_cold.measure,
     rows_cold.measure_transformer,
     rows_load.measure,

@@ -72,7 +72,7 @@ class Row:
 
     name: str
     samples: Sequence[float]
-    unit: Literal["ms", "runs/s"] = "ms"
+    unit: Literal["ms", "runs/s", "MiB"] = "ms"
     beside: str = ""
     beside_samples: Sequence[float] = ()
     target: Target | None = None

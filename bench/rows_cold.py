@@ -54,7 +54,7 @@ async def measure(scale: Scale) -> AsyncIterator[Row]:
         script.write_text(_CODE)
         module.write_text(_CODE)
         js_main, py_main = "/workspace/main.js", "/workspace/main.py"
-        async with cloche.create_process_sandbox() as sandbox:
+        async with cloche.create_process_sandbox(pool_size=0) as sandbox:
             for name, action, confined, alone in (
                 (
                     "Bun snippet, a new text",

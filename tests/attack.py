@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloche.environments.runtimes import require_runtime
-from cloche.sync import SyncProcessSandbox
+from cloche.sync import SyncSandbox
 
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "typescript": "main.ts"}
 
@@ -36,7 +36,7 @@ def outside(
 
 
 def inside(
-    sandbox: SyncProcessSandbox, code: str, *args: str, language: str = "python", **fields: Any
+    sandbox: SyncSandbox, code: str, *args: str, language: str = "python", **fields: Any
 ) -> Any:
     """Runs the same program in a box; returns the JSON that it prints."""
     result = sandbox.run(code, language=language, mode="program", args=args, **fields)

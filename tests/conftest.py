@@ -72,7 +72,7 @@ def _nothing_is_left_of_a_test(request: pytest.FixtureRequest) -> Iterator[None]
 
 
 @pytest.fixture(scope="module")
-def shared_sandbox() -> Iterator[cloche.sync.SyncProcessSandbox]:
+def shared_sandbox() -> Iterator[cloche.sync.SyncSandbox]:
     """A started process sandbox with default options, for tests that leave it as it was."""
     require_facts(*BOX, "runtime-bun", "runtime-python")
     with cloche.sync.create_process_sandbox(timeout_ms=5000) as sandbox:

@@ -11,6 +11,7 @@ import pytest
 
 from cloche.environments.runtimes import runtime_probes
 from cloche.environments.toolchain import toolchain_probes
+from cloche.environments.workers import worker_probes
 from cloche.linux.facts import HostFacts
 from cloche.linux.probe import probe_host
 from cloche.settings import read_settings
@@ -28,9 +29,11 @@ EXPECTED_OF_ROOT = frozenset(
         "npm-registry",
         "overlay",
         "runtime-bun",
+        "runtime-deno",
         "runtime-node",
         "runtime-python",
         "root",
+        "worker-engines",
     }
 )
 needs = pytest.mark.needs
@@ -39,7 +42,9 @@ needs = pytest.mark.needs
 @cache
 def host_facts() -> HostFacts:
     """The facts of this host, found out as they are asked for."""
-    return probe_host().including({**runtime_probes(), **toolchain_probes(read_settings())})
+    return probe_host().including(
+        {**runtime_probes(), **worker_probes(), **toolchain_probes(read_settings())}
+    )
 
 
 def require_facts(*names: str) -> None:

@@ -2,8 +2,9 @@
 
 The test process makes itself the reaper of orphans, so everything that a test starts stays in
 its tree, whoever dies in between. A sandbox that lives longer than one test holds its launcher,
-the transformer's box and a few empty boxes for the runs to come; those are residents. Anything
-else that is alive, mounted, open or on disk after a test and was not before is a leftover.
+the transformer's box, worker hosts, and a few empty or warm boxes for the runs to come; those are
+residents. Anything else that is alive, mounted, open or on disk after a test and was not before is
+a leftover.
 """
 
 import ctypes
@@ -20,8 +21,12 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _CGROUPS = Path("/sys/fs/cgroup")
 _PATIENCE_S = 1.0
-# As many as `NamespacesBackend` keeps ahead.
-EMPTY_COUNT = 2
+# As many as `NamespacesBackend` keeps ahead, and as many as a pool may be making warm.
+_CPUS_COUNT = os.cpu_count() or 1
+EMPTY_COUNT = 2 + _CPUS_COUNT
+# A pool has up to four shelves of one per CPU; a worker sandbox one per run at a time, and a spare.
+_KINDS_OF_BOXES = ("pipe:", "socket:", "anon_inode:[pidfd", "/workspace", "/memfd:")
+_KEPT_COUNTS = {"warm": 4 * _CPUS_COUNT, "worker": _CPUS_COUNT + 1, "transformer": 1}
 
 
 def adopt_orphans() -> None:
@@ -97,22 +102,27 @@ def descendants(root: int | None = None) -> dict[int, Seen]:
 def residents(processes: dict[int, Seen]) -> set[int]:
     """What a sandbox may hold between runs.
 
-    The launchers of this process; for each, the box that holds a transformer, and at most
-    EMPTY_COUNT boxes that hold nothing but their init and the fork that waits for a command.
+    The launchers of this process; for each, the box that holds a transformer, worker hosts, boxes
+    with one runtime that waits, and at most EMPTY_COUNT boxes that hold nothing but their init and
+    the fork that waits for a command.
     """
     found = {pid for pid, process in processes.items() if process.is_launcher}
     for launcher in list(found):
         empty_count = 0
-        has_transformer = False
+        kept: Counter[str] = Counter()
         for init in [pid for pid, process in processes.items() if process.parent == launcher]:
             box = {pid for pid in processes if _is_below(pid, init, processes)}
             waiting = all(processes[pid].launches for pid in box)
             if len(box) <= 1 and waiting and empty_count < EMPTY_COUNT:
                 empty_count += 1
                 found |= {init, *box}
-            elif not has_transformer and any(_transforms(processes[pid]) for pid in box):
-                has_transformer = True
-                found |= {init, *box}
+                continue
+            kinds = {kind for pid in box if (kind := _kept_as(processes[pid]))}
+            if len(kinds) == 1 and (len(box) == 1 or not kinds & {"warm"}):
+                (kind,) = kinds
+                kept[kind] += 1
+                if kept[kind] <= _KEPT_COUNTS[kind.partition(" ")[0]]:
+                    found |= {init, *box}
     return found
 
 
@@ -124,8 +134,19 @@ def _is_below(pid: int, root: int, processes: dict[int, Seen]) -> bool:
     return False
 
 
-def _transforms(process: Seen) -> bool:
-    return "/opt/cloche/transformer.py" in process.command
+def _kept_as(process: Seen) -> str:
+    """What a process is that outlives runs, or none of them.
+
+    A warm runtime waits on its fd 3 for the one run of its life: it has not heard of it yet.
+    """
+    command = process.command
+    if "/opt/cloche/transformer.py" in command:
+        return "transformer"
+    if "/opt/cloche/worker.py" in command:
+        return "worker " + command.split()[-1]
+    if "/opt/cloche/" in command and command.split()[-1] == "stream":
+        return "warm"
+    return ""
 
 
 def cgroup_folders(owner: int | None = None) -> set[Path]:
@@ -228,10 +249,13 @@ def _compare(before: Snapshot, after: Snapshot, *, allow_residents: bool) -> lis
         for folder in after.cgroups - before.cgroups
         if not _is_in_use(folder, kept)
     ]
-    # A resident that came or went brings its descriptors with it.
-    if not kept or len(before.residents) == len(kept):
-        more = after.descriptors - before.descriptors
-        left += [f"descriptor: {count} more of {kind}" for kind, count in more.items()]
+    more = after.descriptors - before.descriptors
+    left += [
+        f"descriptor: {count} more of {kind}"
+        for kind, count in more.items()
+        # Boxes that are kept come and go with theirs; the end of the module counts them all.
+        if not kept or not kind.startswith(_KINDS_OF_BOXES)
+    ]
     return left
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RunError,
         RunTimeoutError,
         SandboxErrorCode,
+        ToolError,
         UnavailableError,
         ValueTooLargeError,
         register_sandbox_error_codes,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from cloche.model.events import Event, LogEvent, StateEvent, StepEvent
     from cloche.model.job import (
         Artifact,
+        Egress,
         JobResult,
         JobSpec,
         Reason,
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
     from cloche.model.plan import Control, Isolation, Mount, Strength
     from cloche.model.policy import JobLimits
     from cloche.model.snippet import OutputChunk, RunOptions, SandboxOptions, SandboxResult
-    from cloche.snippets.entry import create_process_sandbox, run
+    from cloche.snippets.entry import create_process_sandbox, create_worker_sandbox, run
     from cloche.snippets.process import ProcessSandbox
+    from cloche.snippets.worker import WorkerSandbox
 
 __version__ = "0.1.0"
 
@@ -65,6 +68,7 @@ _HOME_OF = {
     "Control": "cloche.model.plan",
     "DisposedError": "cloche.errors",
     "DisposedInFlightError": "cloche.errors",
+    "Egress": "cloche.model.job",
     "Event": "cloche.model.events",
     "ExecutionError": "cloche.errors",
     "HostError": "cloche.errors",
@@ -97,10 +101,13 @@ _HOME_OF = {
     "StepStatus": "cloche.model.job",
     "Strength": "cloche.model.plan",
     "TestCounts": "cloche.model.job",
+    "ToolError": "cloche.errors",
     "UnavailableError": "cloche.errors",
     "ValueTooLargeError": "cloche.errors",
     "Verdict": "cloche.model.job",
+    "WorkerSandbox": "cloche.snippets.worker",
     "create_process_sandbox": "cloche.snippets.entry",
+    "create_worker_sandbox": "cloche.snippets.entry",
     "register_sandbox_error_codes": "cloche.errors",
     "run": "cloche.snippets.entry",
     "run_job": "cloche.jobs.entry",
@@ -115,6 +122,7 @@ __all__ = [
     "Control",
     "DisposedError",
     "DisposedInFlightError",
+    "Egress",
     "Event",
     "ExecutionError",
     "HostError",
@@ -147,10 +155,13 @@ __all__ = [
     "StepStatus",
     "Strength",
     "TestCounts",
+    "ToolError",
     "UnavailableError",
     "ValueTooLargeError",
     "Verdict",
+    "WorkerSandbox",
     "create_process_sandbox",
+    "create_worker_sandbox",
     "register_sandbox_error_codes",
     "run",
     "run_job",

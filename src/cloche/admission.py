@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloche.egress.rules import read_rules
 from cloche.errors import InvalidRequestError, UnavailableError
 from cloche.model.plan import BoxPlan, Mount, Scratch
 from cloche.model.policy import Limits
@@ -14,6 +15,7 @@ from cloche.model.policy import Limits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from cloche.egress.rules import EgressRules
     from cloche.linux.facts import HostFacts
     from cloche.model.plan import Environment
     from cloche.model.snippet import SandboxOptions
@@ -57,13 +59,7 @@ def admit(
         InvalidRequestError: fields that are right alone do not fit together.
         UnavailableError: a control that was asked for cannot be enforced here.
     """
-    if options.allow_network or options.allow_hosts:
-        asked = "allow_network" if options.allow_network else "allow_hosts"
-        raise UnavailableError(
-            f"{asked}: the namespaces backend does not control egress yet",
-            fact="egress",
-            fix=f"leave {asked} out; runs without network work",
-        )
+    egress = _read_egress(options)
     if options.cpu_limit is not None:
         _demand(facts, "cpu_limit", "cgroup-cpu")
     _check_requirements(options.require, facts)
@@ -91,8 +87,33 @@ def admit(
         scratch=scratch,
         files=files,
         mounts=tuple(options.mounts),
+        catch_ports=egress.ports,
         require=options.require,
     )
+
+
+def admit_worker(options: SandboxOptions, facts: HostFacts) -> EgressRules:
+    """Checks what a run in a worker host asks of this host; its box is made already.
+
+    Returns:
+        What it may connect to.
+
+    Raises:
+        InvalidRequestError: `require` names what is not known.
+        UnavailableError: a control that was asked for cannot be enforced here.
+    """
+    rules = _read_egress(options)
+    if options.cpu_limit is not None:
+        _demand(facts, "cpu_limit", "cgroup-cpu")
+    _check_requirements(options.require, facts)
+    return rules
+
+
+def _read_egress(options: SandboxOptions) -> EgressRules:
+    try:
+        return read_rules(options.allow_hosts, any_public=options.allow_network)
+    except ValueError as error:
+        raise InvalidRequestError(f"allow_hosts: {error}", retry_safe=True) from error
 
 
 def admit_step(
@@ -104,8 +125,9 @@ def admit_step(
     executables: frozenset[str] = frozenset(),
     layers: tuple[str, ...] = (),
     listen_ports: tuple[int, ...] = (),
+    catch_ports: tuple[int, ...] = (),
 ) -> BoxPlan:
-    """Makes the plan of a job's step: a writable copy of its inputs, no network.
+    """Makes the plan of a job's step: a writable copy of its inputs; no network of its own.
 
     Raises:
         UnavailableError: a control that was asked for cannot be enforced here.
@@ -120,6 +142,7 @@ def admit_step(
         executables=executables,
         layers=layers,
         listen_ports=listen_ports,
+        catch_ports=catch_ports,
     )
 
 

@@ -17,6 +17,9 @@
         ├── AbortedError              SANDBOX_ABORTED
         └── DisposedInFlightError     SANDBOX_DISPOSED
 
+    ToolError                     raised by the caller's own tools: its text is for the code that
+                                  called the tool, all else that a tool raises stays hidden
+
 What a program did is data (`SandboxResult.error_code`); it becomes an exception
 only where the caller asks for one.
 """
@@ -156,6 +159,10 @@ class DisposedInFlightError(RunError):
     """The sandbox was disposed while the run was in flight."""
 
     code = SandboxErrorCode.DISPOSED
+
+
+class ToolError(Exception):
+    """Raised by a caller's tool to tell the code that called it, in words, what went wrong."""
 
 
 RUN_ERRORS: Final[Mapping[SandboxErrorCode, type[RunError]]] = MappingProxyType(

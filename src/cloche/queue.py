@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from cloche.errors import OverloadedError
 
@@ -20,22 +18,20 @@ class SlotQueue:
         self._max_pending = max_pending
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    @asynccontextmanager
-    async def slot(self, timeout_ms: int) -> AsyncIterator[None]:
-        """Holds a slot.
+    def try_acquire(self) -> bool:
+        """Takes a slot where one is free; False where one has to be waited for."""
+        if self._free > 0:
+            self._free -= 1
+            return True
+        return False
+
+    async def acquire(self, timeout_ms: int) -> None:
+        """Waits for a slot; `release` it.
 
         Raises:
             OverloadedError: no place to wait, or the wait took longer than `timeout_ms`.
         """
-        await self._acquire(timeout_ms)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _acquire(self, timeout_ms: int) -> None:
-        if self._free > 0:
-            self._free -= 1
+        if self.try_acquire():
             return
         if len(self._waiting) >= self._max_pending:
             raise OverloadedError(
@@ -52,7 +48,7 @@ class SlotQueue:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(turn)
             else:  # the slot came in the same instant: pass it on
-                self._release()
+                self.release()
             if isinstance(error, TimeoutError):
                 raise OverloadedError(
                     f"no slot was free within {timeout_ms} ms (queue_timeout_ms); retry later",
@@ -60,7 +56,8 @@ class SlotQueue:
                 ) from None
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Gives a slot back, to whoever has waited longest."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

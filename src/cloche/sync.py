@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cloche.model.events import Event
     from cloche.model.job import JobResult, JobSpec
     from cloche.model.snippet import RunFields, SandboxFields, SandboxResult
-    from cloche.snippets.process import ProcessSandbox
+    from cloche.snippets.sandbox import Sandbox
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -71,11 +71,11 @@ def _wait(work: Coroutine[Any, Any, _T]) -> _T:
         raise
 
 
-class SyncProcessSandbox:
-    """A `ProcessSandbox` without `await`; thread-safe."""
+class SyncSandbox:
+    """A sandbox without `await`; thread-safe."""
 
-    def __init__(self, sandbox: ProcessSandbox) -> None:
-        """See `cloche.sync.create_process_sandbox`."""
+    def __init__(self, sandbox: Sandbox) -> None:
+        """See `create_process_sandbox` and `create_worker_sandbox`."""
         self._sandbox = sandbox
 
     def __enter__(self) -> Self:
@@ -94,11 +94,11 @@ class SyncProcessSandbox:
         options: RunOptions | None = None,
         **fields: Unpack[RunFields],
     ) -> SandboxResult:
-        """See `ProcessSandbox.run`."""
+        """See `cloche.snippets.sandbox.Sandbox.run`."""
         return _wait(self._sandbox.run(code, context, options, **fields))
 
     def dispose(self) -> None:
-        """See `ProcessSandbox.dispose`."""
+        """See `cloche.snippets.sandbox.Sandbox.dispose`."""
         if self._sandbox.is_foreign:
             return
         _wait(self._sandbox.dispose())
@@ -106,13 +106,24 @@ class SyncProcessSandbox:
 
 def create_process_sandbox(
     options: SandboxOptions | None = None, **fields: Unpack[SandboxFields]
-) -> SyncProcessSandbox:
+) -> SyncSandbox:
     """See `cloche.create_process_sandbox`."""
 
-    async def create() -> ProcessSandbox:
+    async def create() -> Sandbox:
         return entry.create_process_sandbox(options, **fields)
 
-    return SyncProcessSandbox(_wait(create()))
+    return SyncSandbox(_wait(create()))
+
+
+def create_worker_sandbox(
+    options: SandboxOptions | None = None, **fields: Unpack[SandboxFields]
+) -> SyncSandbox:
+    """See `cloche.create_worker_sandbox`."""
+
+    async def create() -> Sandbox:
+        return entry.create_worker_sandbox(options, **fields)
+
+    return SyncSandbox(_wait(create()))
 
 
 def run(

@@ -17,7 +17,7 @@ from cloche import AbortController, SandboxErrorCode
 SPIN = {
     "javascript": "const t = Date.now(); while (Date.now() - t < 20000); 'late'",
     "typescript": "let t: number = Date.now(); while (Date.now() - t < 20000); 'late'",
-    "python": "import time\nt = time.time()\nwhile time.time() - t < 20: pass\n'late'",
+    "python": "n = 0\nwhile n < 10 ** 12: n += 1\n'late'",
 }
 
 
@@ -88,7 +88,7 @@ def test_a_signal_ends_a_run_at_once_and_the_next_one_works(sandbox: Any, langua
     assert sandbox.run("1 + 1", language=language).value == 2
 
 
-def test_a_signal_ends_a_run_while_its_text_is_still_being_read(sandbox: Any) -> None:
+def test_a_signal_ends_a_run_while_its_text_is_still_being_read(sandbox: Any, kind: str) -> None:
     takes_the_parser_seconds = "a?" * 500_000
     controller = AbortController()
     threading.Timer(0.1, controller.abort).start()
@@ -97,9 +97,12 @@ def test_a_signal_ends_a_run_while_its_text_is_still_being_read(sandbox: Any) ->
     assert result.error_code is SandboxErrorCode.ABORTED
     assert time.monotonic() - started_at < 1
     # Control: without the signal it is read to its refusal, which takes longer than that.
+    started_at = time.monotonic()
     result = sandbox.run(takes_the_parser_seconds)
-    assert result.error_code is SandboxErrorCode.INVALID_CODE
-    assert time.monotonic() - started_at > 1
+    # A worker's parser has the memory of the run.
+    codes = ("INVALID_CODE",) if kind == "process" else ("INVALID_CODE", "MEMORY_EXCEEDED")
+    assert result.error_code in [SandboxErrorCode[code] for code in codes]
+    assert time.monotonic() - started_at > 0.3
 
 
 def test_a_signal_that_fires_after_the_end_changes_nothing(sandbox: Any) -> None:
@@ -115,8 +118,8 @@ def test_one_signal_ends_all_the_runs_that_have_it_and_no_other(
 ) -> None:
     async def test() -> None:
         controller = AbortController()
-        async with create(language="python") as sandbox:
-            code = "import time\ntime.sleep(1)\n'done'"
+        async with create() as sandbox:
+            code = "const t = Date.now(); while (Date.now() - t < 1000); 'done'"
             signalled = [sandbox.run(code, signal=controller.signal) for _ in range(2)]
             running = asyncio.gather(sandbox.run(code), *signalled)
             await asyncio.sleep(0.4)
@@ -131,9 +134,13 @@ def test_one_signal_ends_all_the_runs_that_have_it_and_no_other(
 def test_a_signal_in_the_last_instant_gives_one_outcome_or_the_other(sandbox: Any) -> None:
     chance = random.Random(8)
     seen = set()
-    for _ in range(25):
+    started_at = time.monotonic()
+    sandbox.run("1 + 1")
+    usual_s = time.monotonic() - started_at
+    for attempt in range(40):
         controller = AbortController()
-        timer = threading.Timer(chance.uniform(0, 0.06), controller.abort)
+        delay_s = chance.uniform(0, 2 * usual_s) if attempt else 0
+        timer = threading.Timer(delay_s, controller.abort)
         timer.start()
         result = sandbox.run("1 + 1", signal=controller.signal)
         timer.join()
@@ -156,7 +163,7 @@ def test_a_signal_ends_a_run_that_waits_for_its_turn(
         slots_count = 2 * (os.cpu_count() or 1)
         async with create(timeout_ms=10_000) as sandbox:
             holders = [
-                asyncio.create_task(sandbox.run("import time\ntime.sleep(8)", language="python"))
+                asyncio.create_task(sandbox.run(SPIN["python"], language="python"))
                 for _ in range(slots_count)
             ]
             await asyncio.sleep(0.5)
@@ -179,13 +186,14 @@ def test_a_signal_ends_a_run_that_waits_for_its_turn(
     run(test)
 
 
+@pytest.mark.kinds("process")
 @pytest.mark.case("api-08-abort-mid-run")
 @pytest.mark.parametrize("language", SPIN)
 def test_cancelling_the_awaiting_task_kills_the_run(
     create: Callable[..., Any], language: str
 ) -> None:
     async def test() -> None:
-        async with create(language=language, timeout_ms=30_000) as sandbox:
+        async with create(language=language, timeout_ms=30_000, pool_size=0) as sandbox:
             before = guests()
             running = asyncio.create_task(sandbox.run(SPIN[language]))
             await asyncio.sleep(0.5)
@@ -201,9 +209,10 @@ def test_cancelling_the_awaiting_task_kills_the_run(
     run(test)
 
 
+@pytest.mark.kinds("process")
 def test_a_caller_that_waits_no_longer_leaves_nothing_running(create: Callable[..., Any]) -> None:
     async def test() -> None:
-        async with create(language="python", timeout_ms=30_000) as sandbox:
+        async with create(language="python", timeout_ms=30_000, pool_size=0) as sandbox:
             before = guests()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.4):
@@ -213,6 +222,7 @@ def test_a_caller_that_waits_no_longer_leaves_nothing_running(create: Callable[.
     run(test)
 
 
+@pytest.mark.kinds("process")
 @pytest.mark.parametrize("language", ["javascript", "python"])
 def test_a_cancellation_at_any_instant_is_kept_and_leaves_nothing(
     create: Callable[..., Any], language: str
@@ -220,7 +230,7 @@ def test_a_cancellation_at_any_instant_is_kept_and_leaves_nothing(
     async def test() -> None:
         chance = random.Random(3)
         outcomes = set()
-        async with create(language=language, timeout_ms=5000) as sandbox:
+        async with create(language=language, timeout_ms=5000, pool_size=0) as sandbox:
             await sandbox.run("1")
             before = guests()
             for attempt in range(40):

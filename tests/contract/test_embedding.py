@@ -19,8 +19,12 @@ import cloche
 from observer import descendants
 
 
-def in_process_of_its_own(text: str) -> str:
-    """Runs a host program; its standard output. Nothing of it outlives a program that hangs."""
+def in_process_of_its_own(text: str, kind: str = "process") -> str:
+    """Runs a host program; its standard output. Nothing of it outlives a program that hangs.
+
+    Where `kind` is given, it has that sandbox instead of the process sandbox.
+    """
+    text = text.replace("create_process_sandbox", f"create_{kind}_sandbox")
     host = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         stdout=subprocess.PIPE,
@@ -79,7 +83,8 @@ def test_a_sandbox_outlives_the_thread_that_made_it(create_sync: Callable[..., A
 
 def test_an_abandoned_sandbox_does_not_hold_the_program_and_leaves_no_box(kind: str) -> None:
     started = time.monotonic()
-    told = in_process_of_its_own("""
+    told = in_process_of_its_own(
+        """
         import threading, time, cloche
         sandbox = cloche.sync.create_process_sandbox(timeout_ms=60_000)
         sandbox.run("1")
@@ -88,7 +93,9 @@ def test_an_abandoned_sandbox_does_not_hold_the_program_and_leaves_no_box(kind: 
         time.sleep(0.5)
         import os
         print(os.getpid(), flush=True)
-    """)
+    """,
+        kind,
+    )
     assert time.monotonic() - started < 15
     assert_nothing_of(int(told))
 
@@ -125,7 +132,8 @@ def launchers_of(pid: int) -> list[str]:
 def test_a_fork_of_the_host_that_ends_does_not_break_the_parents_sandbox(
     kind: str, ending: str
 ) -> None:
-    told = in_process_of_its_own(f"""
+    told = in_process_of_its_own(
+        f"""
         import os, sys, threading, cloche
         with cloche.sync.create_process_sandbox(timeout_ms=5000) as sandbox:
             assert sandbox.run("1").ok
@@ -143,13 +151,16 @@ def test_a_fork_of_the_host_that_ends_does_not_break_the_parents_sandbox(
                 assert sandbox.run("1 + 1", language="python").value == 2
             thread.join()
             print(values[0], sandbox.run("1 + 1").value)
-    """)
+    """,
+        kind,
+    )
     assert told == "kept 2\n"
 
 
 def test_a_fork_of_the_host_may_use_cloche_itself(kind: str) -> None:
     """As the workers of a pre-forking server do."""
-    told = in_process_of_its_own("""
+    told = in_process_of_its_own(
+        """
         import os, signal, cloche
         with cloche.sync.create_process_sandbox(timeout_ms=5000) as sandbox:
             assert sandbox.run("1").ok
@@ -160,12 +171,15 @@ def test_a_fork_of_the_host_may_use_cloche_itself(kind: str) -> None:
                 os._exit(0 if value == 2 else 1)
             status = os.waitpid(child, 0)[1]
             print(status, sandbox.run("1 + 1").value)
-    """)
+    """,
+        kind,
+    )
     assert told == "0 2\n"
 
 
 def test_a_fork_that_outlives_the_host_does_not_keep_its_boxes_alive(kind: str) -> None:
-    told = in_process_of_its_own("""
+    told = in_process_of_its_own(
+        """
         import os, signal, threading, time, cloche
         sandbox = cloche.sync.create_process_sandbox(timeout_ms=60_000, language="python")
         threading.Thread(target=lambda: sandbox.run("while True: pass"), daemon=True).start()
@@ -177,7 +191,9 @@ def test_a_fork_that_outlives_the_host_does_not_keep_its_boxes_alive(kind: str) 
             os._exit(0)
         print(os.getpid(), child, flush=True)
         os._exit(0)
-    """)
+    """,
+        kind,
+    )
     host, child = map(int, told.split())
     try:
         assert_nothing_of(host)
@@ -201,7 +217,8 @@ def test_the_facade_in_a_callback_of_its_own_is_refused_and_does_not_hang(kind: 
             except Exception as error:
                 print(type(error).__name__)
             print(sandbox.run("1 + 1").value)
-        """
+        """,
+        kind,
     )
     assert told.endswith("\n2\n")
 

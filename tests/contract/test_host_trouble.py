@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import cloche
 from cloche import InternalError
 
@@ -78,6 +80,7 @@ OUT_OF_DESCRIPTORS = """
 """
 
 
+@pytest.mark.kinds("process")
 def test_a_host_without_free_descriptors_is_told_as_such_and_recovers(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(OUT_OF_DESCRIPTORS)],

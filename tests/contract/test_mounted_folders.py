@@ -10,6 +10,8 @@ import pytest
 
 from cloche import InvalidRequestError, Mount
 
+pytestmark = pytest.mark.kinds("process")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

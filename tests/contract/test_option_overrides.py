@@ -9,6 +9,7 @@ import cloche
 from cloche import InvalidRequestError, RunOptions, SandboxOptions
 
 
+@pytest.mark.kinds("process")
 def test_a_runs_fields_win_over_its_options_and_those_over_the_sandboxs(
     create_sync: Callable[..., Any],
 ) -> None:
@@ -24,6 +25,7 @@ def test_a_runs_fields_win_over_its_options_and_those_over_the_sandboxs(
     assert options.env == {"A": "sandbox"}
 
 
+@pytest.mark.kinds("process")
 def test_what_a_sandbox_allows_a_run_may_forbid_and_the_other_way_round(
     create_sync: Callable[..., Any],
 ) -> None:
@@ -38,6 +40,7 @@ def test_what_a_sandbox_allows_a_run_may_forbid_and_the_other_way_round(
         assert not closed_sandbox.run(code).ok
 
 
+@pytest.mark.kinds("process")
 def test_nothing_is_writable_without_allow_fs_and_the_error_says_so(sandbox: Any) -> None:
     result = sandbox.run("open('x', 'w')", language="python")
     assert "Read-only file system" in result.error
@@ -46,14 +49,12 @@ def test_nothing_is_writable_without_allow_fs_and_the_error_says_so(sandbox: Any
 @pytest.mark.parametrize(
     ("fields", "code", "is_ok"),
     [
-        ({"timeout_ms": 200}, "import time\ntime.sleep(0.6)", False),
-        ({"timeout_ms": 20_000}, "import time\ntime.sleep(0.6)", True),
-        ({"memory_limit_mb": 48}, "len(bytearray(80 << 20))", False),
-        ({"memory_limit_mb": 256}, "len(bytearray(80 << 20))", True),
+        ({"timeout_ms": 50}, "n = 0\nwhile n < 8_000_000: n += 1", False),
+        ({"timeout_ms": 30_000}, "n = 0\nwhile n < 8_000_000: n += 1", True),
+        ({"memory_limit_mb": 48}, "len(['x' * 1_000_000 + str(i) for i in range(80)])", False),
+        ({"memory_limit_mb": 256}, "len(['x' * 1_000_000 + str(i) for i in range(80)])", True),
         ({"value_limit_bytes": 20}, "'x' * 50", False),
         ({"value_limit_bytes": 100}, "'x' * 50", True),
-        ({"scratch_limit_mb": 1, "allow_fs": True}, "open('x', 'wb').write(bytes(2 << 20))", False),
-        ({"scratch_limit_mb": 8, "allow_fs": True}, "open('x', 'wb').write(bytes(2 << 20))", True),
     ],
 )
 def test_limits_are_set_per_run(
@@ -63,6 +64,15 @@ def test_limits_are_set_per_run(
     assert result.ok is is_ok, result.error
 
 
+@pytest.mark.kinds("process")
+@pytest.mark.parametrize(("limit", "is_ok"), [(1, False), (8, True)])
+def test_the_limit_of_what_is_written_is_set_per_run(sandbox: Any, limit: int, is_ok: bool) -> None:
+    code = "open('x', 'wb').write(bytes(2 << 20))"
+    result = sandbox.run(code, language="python", allow_fs=True, scratch_limit_mb=limit)
+    assert result.ok is is_ok, result.error
+
+
+@pytest.mark.kinds("process")
 def test_the_number_of_processes_is_set_per_run(sandbox: Any) -> None:
     code = (
         "import os, time\n"

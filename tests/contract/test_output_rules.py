@@ -33,6 +33,7 @@ def test_nothing_printed_becomes_the_value_and_nothing_else_is_printed(
     assert (result.ok, result.stdout, result.stderr) == (False, "", "")
 
 
+@pytest.mark.kinds("process")
 @pytest.mark.case("out-01-invalid-utf8")
 def test_bytes_that_are_no_utf8_are_replaced_and_nothing_after_them_is_lost(sandbox: Any) -> None:
     code = (
@@ -56,9 +57,9 @@ def test_bytes_that_are_no_utf8_are_replaced_and_nothing_after_them_is_lost(sand
 @pytest.mark.case("out-02-ansi")
 def test_control_sequences_are_kept_as_they_are(sandbox: Any) -> None:
     text = "seen\x1b[2J\x1b]0;t\x07\x9b31mA\rB\b\n"
-    assert sandbox.run("import sys\nsys.stdout.write(t); None", {"t": text},
-                       language="python").stdout == text  # fmt: skip
-    assert sandbox.run("process.stdout.write(t); undefined", {"t": text}).stdout == text
+    code = "print(t, end='')"
+    assert sandbox.run(code, {"t": text}, language="python").stdout == text
+    assert sandbox.run("console.log(t)", {"t": text}).stdout == f"{text}\n"
 
 
 @pytest.mark.parametrize(
@@ -94,10 +95,7 @@ def test_output_over_its_limit_is_cut_in_the_middle(sandbox: Any, language: str,
     ("language", "code"),
     [
         ("javascript", "console.log('x'.repeat(5e6)); 1"),
-        ("javascript", "process.stdout.write('x'.repeat(5e6) + '\\n'); 1"),
-        ("javascript", "console.log('x'.repeat(5e6)); process.exit(0)"),
         ("python", "print('x' * 5_000_000)\n1"),
-        ("python", "import sys\nsys.stdout.write('x' * 5_000_000 + '\\n')\nsys.exit(0)"),
     ],
 )
 def test_much_output_is_whole_when_a_snippet_ends_at_once(
@@ -108,6 +106,24 @@ def test_much_output_is_whole_when_a_snippet_ends_at_once(
     assert result.stdout == "x" * 5_000_000 + "\n"
 
 
+@pytest.mark.kinds("process")
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "process.stdout.write('x'.repeat(5e6) + '\\n'); 1"),
+        ("javascript", "console.log('x'.repeat(5e6)); process.exit(0)"),
+        ("python", "import sys\nsys.stdout.write('x' * 5_000_000 + '\\n')\nsys.exit(0)"),
+    ],
+)
+def test_much_output_is_whole_when_a_snippet_leaves_at_once(
+    sandbox: Any, language: str, code: str
+) -> None:
+    result = sandbox.run(code, language=language, output_limit_bytes=8 * MIB)
+    assert result.ok, result.error
+    assert result.stdout == "x" * 5_000_000 + "\n"
+
+
+@pytest.mark.kinds("process")
 def test_both_streams_are_interleaved_in_time(sandbox: Any) -> None:
     code = (
         "import sys, time\n"
@@ -150,14 +166,22 @@ def test_output_is_heard_as_it_comes(sandbox: Any, language: str, code: str) -> 
     [
         ("javascript", "console.log('before'); console.error('too'); while (true);"),
         ("python", "import sys\nprint('before')\nprint('too', file=sys.stderr)\nwhile True: pass"),
-        ("python", "print('be', end='')\nprint('fore')\nimport sys\nsys.stderr.write('too\\n')\n"
-         "import os\nos.kill(os.getpid(), 9)"),
     ],
-)  # fmt: skip
+)
 def test_what_was_printed_before_a_kill_is_kept(sandbox: Any, language: str, code: str) -> None:
     result = sandbox.run(code, language=language, timeout_ms=500)
     assert not result.ok
     assert (result.stdout, result.stderr) == ("before\n", "too\n")
+
+
+@pytest.mark.kinds("process")
+def test_what_was_printed_before_a_kill_of_its_own_is_kept(sandbox: Any) -> None:
+    code = (
+        "print('be', end='')\nprint('fore')\nimport sys\nsys.stderr.write('too\\n')\n"
+        "import os\nos.kill(os.getpid(), 9)"
+    )
+    result = sandbox.run(code, language="python", timeout_ms=500)
+    assert (result.ok, result.stdout, result.stderr) == (False, "before\n", "too\n")
 
 
 def test_an_error_in_on_output_reaches_the_caller_and_the_sandbox_goes_on(sandbox: Any) -> None:
@@ -169,6 +193,7 @@ def test_an_error_in_on_output_reaches_the_caller_and_the_sandbox_goes_on(sandbo
     assert sandbox.run("1 + 1").value == 2
 
 
+@pytest.mark.kinds("process")
 @pytest.mark.case("out-09-result-forgery")
 @pytest.mark.parametrize(
     ("language", "code"),
@@ -188,6 +213,7 @@ def test_no_text_on_any_stream_is_taken_for_the_result(
     assert result.stdout == result.stderr == "\n".join(texts) + "\n"
 
 
+@pytest.mark.kinds("process")
 @pytest.mark.case("out-09-result-forgery")
 @pytest.mark.parametrize(
     ("language", "code"),

@@ -7,6 +7,8 @@ import pytest
 
 from cloche import InvalidRequestError, SandboxErrorCode
 
+pytestmark = pytest.mark.kinds("process")
+
 LANGUAGES = ("javascript", "typescript", "python")
 ECHO = {
     "javascript": "process.stdout.write(require('fs').readFileSync(0))",

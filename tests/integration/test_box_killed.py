@@ -124,7 +124,7 @@ def run_until_killed(sandbox, runs_count, kill):
 
 
 def test_a_killed_launcher_fails_the_runs_in_flight_and_the_next_run_works():
-    with cloche.sync.create_process_sandbox() as sandbox:
+    with cloche.sync.create_process_sandbox(pool_size=0) as sandbox:
         assert sandbox.run("1 + 1").value == 2
         first = find_launcher()
         before = set(descendants()) - residents(descendants())
@@ -139,7 +139,7 @@ def test_a_killed_launcher_fails_the_runs_in_flight_and_the_next_run_works():
 
 
 def test_a_launcher_killed_between_runs_is_not_noticed_by_the_next_one():
-    with cloche.sync.create_process_sandbox() as sandbox:
+    with cloche.sync.create_process_sandbox(pool_size=0) as sandbox:
         for language in ("javascript", "python", "typescript"):
             assert sandbox.run("1 + 1", language=language).value == 2
             os.kill(find_launcher(), signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_launcher_killed_between_runs_is_not_noticed_by_the_next_one():
 
 
 def test_a_killed_init_fails_its_own_run_alone():
-    with cloche.sync.create_process_sandbox(language="python") as sandbox:
+    with cloche.sync.create_process_sandbox(language="python", pool_size=0) as sandbox:
         sandbox.run("1")
         launcher = find_launcher()
 
@@ -165,7 +165,7 @@ def test_a_killed_init_fails_its_own_run_alone():
 
 
 def test_a_guest_killed_from_outside_is_a_result_not_an_error():
-    with cloche.sync.create_process_sandbox(language="python") as sandbox:
+    with cloche.sync.create_process_sandbox(language="python", pool_size=0) as sandbox:
         sandbox.run("1")
         launcher = find_launcher()
 
@@ -182,7 +182,7 @@ def test_a_guest_killed_from_outside_is_a_result_not_an_error():
 
 
 def test_a_launcher_killed_as_a_run_begins_costs_the_run_nothing_but_time():
-    with cloche.sync.create_process_sandbox(language="python") as sandbox:
+    with cloche.sync.create_process_sandbox(language="python", pool_size=0) as sandbox:
         for delay_ms in (0, 1, 2, 3, 4):
             sandbox.run("1")
             launcher = find_launcher()

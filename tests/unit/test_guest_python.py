@@ -213,3 +213,70 @@ def test_files_beside_a_program_shadow_nothing_in_the_harness(tmp_path: Path) ->
     assert run_program(path).stdout == "user code ran\n"
     path.write_text("import json")  # the control: the program itself does get its own file
     assert run_program(path).stdout == "shadow json\n"
+
+
+TOOLS = {"add": lambda a, b: a + b, "echo": lambda *a, **k: [a, k], "never": lambda *_: None}
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("await tools.add(1, 2)", 3),
+        ("return await tools.echo(1, key=[None])", [[1], {"key": [None]}]),
+        ("import asyncio\nawait asyncio.gather(*(tools.add(i, i) for i in range(3)))", [0, 2, 4]),
+        ("n = 0\nfor i in range(20):\n  n = await tools.add(n, i)\nn", 190),
+        ("import asyncio\nt = asyncio.create_task(tools.add(1, 2))\nawait t", 3),
+        ("import asyncio\n[asyncio.run(tools.add(i, 4)) for i in (3, 4)]", [7, 8]),
+        ("len((await tools.echo('é' * 200_000))[0][0])", 200_000),
+        ("(await tools.echo('\\ud800'))[0]", ["\ud800"]),
+        ("[name for name in dir(tools) if name[0] != '_']", ["add", "echo", "never"]),
+        ("import asyncio\nt = asyncio.create_task(tools.never())\nawait asyncio.sleep(0)\n5", 5),
+    ],
+)
+def test_tools_are_awaited_alone_together_and_in_loops(code: str, value: object) -> None:
+    ended = run_python(code, tools=TOOLS)
+    assert (ended.value, ended.stderr) == (value, "")
+
+
+def test_a_call_that_waits_holds_a_snippet() -> None:
+    assert run_python("await tools.never()", tools=TOOLS, timeout_s=1.5).exit_code == -9
+
+
+def test_a_tool_that_fails_raises_its_message_and_shows_no_frame_of_the_harness() -> None:
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    error = run_python("x = 1\nawait tools.fail()", tools={"fail": fail}).error
+    assert (error["name"], error["message"], error["line"]) == ("ToolError", "no luck", 2)
+    assert error["stack"].endswith('File "snippet.py", line 2, in <module>\nToolError: no luck\n')
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("{'a': [{1}]}", "args[0]['a'][0]: set has no JSON form"),
+        ("x=b''", "kwargs['x']: bytes has no JSON form"),
+        ("'x' * 2_000_000", "args: the value is larger than"),
+    ],
+)
+def test_arguments_without_json_form_are_refused_before_anything_is_sent(
+    argument: str, message: str
+) -> None:
+    ended = run_python(f"await tools.echo({argument})", tools=TOOLS)
+    assert ended.error["message"].startswith(message)
+    assert ended.calls == []
+
+
+def test_tools_cannot_be_changed_and_are_only_there_when_a_request_names_some() -> None:
+    assert run_python("tools.add = 1", tools=TOOLS).error["name"] == "AttributeError"
+    assert run_python("tools.nothing", tools=TOOLS).error["name"] == "AttributeError"
+    assert run_python("'tools' in globals()", stream=True).value is False
+
+
+def test_a_harness_that_waits_for_its_request_runs_it_as_a_new_one_does() -> None:
+    code = "import os, time\nprint('x' * 100_000)\n[xs, os.environ['MINE'], time.tzname[0]]"
+    env = {"MINE": "é", "TZ": "Asia/Tokyo"}
+    ended = run_python(code, {"xs": 1}, env=env, stream=True, delay_s=0.5)
+    assert (ended.value, len(ended.stdout), ended.stderr) == ([1, "é", "JST"], 100_001, "")
+    assert run_python("1/0", stream=True).error["line"] == 1
+    assert run_python("exit(7)", stream=True).exit_code == 7

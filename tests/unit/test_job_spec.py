@@ -13,7 +13,7 @@ from cloche.jobs.project import yaml_document
 from cloche.jobs.project.manifest import MANIFEST_BYTES_LIMIT, read_manifest
 from cloche.jobs.project.spec import SPEC_BYTES_LIMIT, JobSteps, complete_steps, read_spec_file
 from cloche.jobs.refusal import JobRefusedError
-from cloche.model.job import JobSpec, ReasonCode, Step, Verdict
+from cloche.model.job import Egress, JobSpec, ReasonCode, Step, Verdict
 from cloche.model.job_fields import check_spec, make_spec
 from cloche.model.policy import JobLimits
 
@@ -30,6 +30,8 @@ WRONG_OF_JOB: dict[str, list[Any]] = {
     "artifacts": ["dist/**", [1], ["/dist"], ["../x"], ["a/../b"], [""], ["dist/"], ["./dist"],
                   ["a\0"], ["\ud800"], ["x" * 1025], ["a"] * 257, {"a": 1}],
     "limits": [None, 1, "x", [], {"memory": 1}, {1: 1}],
+    "egress": [None, 1, "x", [], {"allow": "a.test"}, {"allow": [1]}, {"allow": ["a\0"]},
+               {"allow": ["a.test"] * 257}, {"registry": "open"}, {"intercept": True}, {"x": 1}],
     "step_timeout_ms": [None, 0, -1, True, 1.5, "5"],
     "trust_domain": [None, "", 1, "a\n", "x" * 201],
 }  # fmt: skip
@@ -44,6 +46,7 @@ WRONG_OF_STEP: dict[str, list[Any]] = {
             {"A": "x" * 100_000}],
     "keeps": ["dist", [1], ["/x"], [".."], ["x/"], None],
     "expects_tests": [0, 1, "yes", []],
+    "egress": [1, "x", [], {"allow": "a.test"}, {"allow": [1]}, {"registry": "open"}],
 }  # fmt: skip
 WRONG_OF_LIMITS: dict[str, list[Any]] = {
     "memory_mb": [15, 2**20 + 1, *BAD_INTEGERS],
@@ -120,8 +123,9 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
                     "keeps": ["dist/**"],
                     "expects_tests": True,
                 },
-                {"name": "b.u-i_ld", "shell": "a | b\nc"},
+                {"name": "b.u-i_ld", "shell": "a | b\nc", "egress": {"allow": ["a.test:8080"]}},
             ],
+            "egress": {"allow": ["*.b.test"]},
             "without": ["check"],
             "artifacts": [],
             "limits": {"memory_mb": 16, "cpu_count": 0.5, "timeout_ms": 86_400_000},
@@ -141,8 +145,9 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
                 keeps=("dist/**",),
                 expects_tests=True,
             ),
-            Step("b.u-i_ld", shell="a | b\nc"),
+            Step("b.u-i_ld", shell="a | b\nc", egress=Egress(("a.test:8080",))),
         ),
+        egress=Egress(("*.b.test",)),
         without=("check",),
         artifacts=(),
         limits=JobLimits(memory_mb=16, cpu_count=0.5, timeout_ms=86_400_000),
@@ -178,7 +183,7 @@ def test_an_unknown_field_is_refused_with_what_may_have_been_meant(fields: Any, 
 
 
 @pytest.mark.parametrize(
-    "name", ["template", "egress", "secrets", "redact", "isolation", "backend", "lockfile"]
+    "name", ["template", "secrets", "redact", "isolation", "backend", "lockfile"]
 )
 def test_a_field_of_later_versions_is_refused_and_not_ignored(name: str) -> None:
     message = refused({"bundle": ".", name: "qemu"})
@@ -186,10 +191,9 @@ def test_a_field_of_later_versions_is_refused_and_not_ignored(name: str) -> None
     assert "this version" in message
 
 
-@pytest.mark.parametrize("name", ["egress", "secrets"])
-def test_a_steps_field_of_later_versions_is_refused_and_not_ignored(name: str) -> None:
-    message = refused({"bundle": ".", "steps": [{**STEP, name: ["x"]}]})
-    assert message.startswith(f"steps[0].{name}: is not there in this version")
+def test_a_steps_field_of_later_versions_is_refused_and_not_ignored() -> None:
+    message = refused({"bundle": ".", "steps": [{**STEP, "secrets": ["x"]}]})
+    assert message.startswith("steps[0].secrets: is not there in this version")
 
 
 def test_a_spec_made_by_hand_is_checked_like_one_from_a_file() -> None:

@@ -42,7 +42,9 @@ WRONG: dict[str, list[Any]] = {
         None, [], {"": "x"}, {"A=B": "x"}, {1: "x"}, {"A": 1}, {"A": None}, {"A\0": "x"},
         {"A": "\0"}, {"\ud800": "x"}, {"A": "\ud800"}, {"A": "x" * 100_000},
     ],
-    "tools": [None, [], {"t": print}],
+    "tools": [None, [], {"t": 1}, {"a-b": print}, {"": print}, {1: print}, {"__x": print},
+              {"then": print}, {"class": print}, {"é": print}, {"x" * 65: print},
+              {f"t{i}": print for i in range(65)}],
     "on_output": ["x", 1, []],
     "output_limit_bytes": [0, None, 2**30 + 1, *BAD_INTEGERS],
     "value_limit_bytes": [0, None, 2**26 + 1, *BAD_INTEGERS],
@@ -51,7 +53,7 @@ WRONG: dict[str, list[Any]] = {
     "require": [None, [], "memory", {"memory": 1}, {1: "cgroup"}],
     "backend": [None, "", "docker", True, []],
     "trust_domain": [None, "", 1, "a\n", "x" * 201, True],
-    "pool_size": [-1, 1, 1.0, True, "1", HUGE],
+    "pool_size": [-1, 1025, 1.0, True, "1", HUGE],
     "max_pending": [None, 1_000_001, *BAD_INTEGERS],
 }  # fmt: skip
 

@@ -2,12 +2,22 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from cloche.errors import OverloadedError
 from cloche.queue import SlotQueue
+
+
+@asynccontextmanager
+async def slot(queue: SlotQueue, timeout_ms: int) -> AsyncIterator[None]:
+    await queue.acquire(timeout_ms)
+    try:
+        yield
+    finally:
+        queue.release()
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -19,7 +29,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def hold(queue: SlotQueue, release: asyncio.Event, timeout_ms: int = 5000) -> None:
-    async with queue.slot(timeout_ms):
+    async with slot(queue, timeout_ms):
         await release.wait()
 
 
@@ -33,7 +43,7 @@ def test_slots_are_handed_out_in_order_of_arrival() -> None:
         queue, order = SlotQueue(1, 100), []
 
         async def take(number: int) -> None:
-            async with queue.slot(5000):
+            async with slot(queue, 5000):
                 order.append(number)
                 await asyncio.sleep(0)
 
@@ -49,7 +59,7 @@ def test_no_more_than_the_slots_are_ever_out() -> None:
 
         async def take() -> None:
             nonlocal out, most
-            async with queue.slot(5000):
+            async with slot(queue, 5000):
                 out += 1
                 most = max(most, out)
                 await asyncio.sleep(0)
@@ -97,7 +107,7 @@ def test_an_error_in_the_slot_gives_it_back() -> None:
         queue = SlotQueue(1, 0)
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                async with queue.slot(0):
+                async with slot(queue, 0):
                     raise ZeroDivisionError
 
     run(test)
@@ -114,7 +124,7 @@ def test_a_wait_that_is_cancelled_in_the_instant_of_its_turn_is_cancelled() -> N
 
         async def second() -> None:
             nonlocal entered
-            async with queue.slot(5000):
+            async with slot(queue, 5000):
                 entered = True
 
         waiting = asyncio.create_task(second())
@@ -125,7 +135,7 @@ def test_a_wait_that_is_cancelled_in_the_instant_of_its_turn_is_cancelled() -> N
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not entered
-        async with queue.slot(0):
+        async with slot(queue, 0):
             pass
 
     run(test)
@@ -138,7 +148,7 @@ def test_no_slot_is_lost_whatever_ends_the_waits(seed: int) -> None:
         queue = SlotQueue(2, 5)
 
         async def take() -> None:
-            async with queue.slot(chance.choice([0, 1, 5, 1000])):
+            async with slot(queue, chance.choice([0, 1, 5, 1000])):
                 await asyncio.sleep(chance.choice([0, 0.0005, 0.002]))
 
         tasks = []
@@ -151,9 +161,9 @@ def test_no_slot_is_lost_whatever_ends_the_waits(seed: int) -> None:
             assert outcome is None or isinstance(
                 outcome, OverloadedError | asyncio.CancelledError
             ), outcome
-        async with queue.slot(0), queue.slot(0):
+        async with slot(queue, 0), slot(queue, 0):
             with pytest.raises(OverloadedError):
-                async with queue.slot(0):
+                async with slot(queue, 0):
                     pass
 
     run(test)

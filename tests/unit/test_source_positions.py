@@ -5,6 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloche.source import Transformed, map_position, transform
+from cloche.source.positions import Splice, apply_splices, compose_edits
+
+EDITS = st.lists(
+    st.tuples(st.integers(0, 11), st.just(0), st.text("xyz", min_size=1, max_size=4)), max_size=4
+)
+
+
+def splices_of(text: str, edits: list[tuple[int, int, str]]) -> tuple[bytes, list[Splice]]:
+    return text.encode(), [Splice(offset, offset, words) for offset, _, words in edits]
 
 
 def place(text: str, offset: int) -> tuple[int, int]:
@@ -39,7 +48,10 @@ def assert_markers_map_back(code: str, language: str = "typescript") -> None:
         "import a from 'a'; $a;\r\nif ($b) return $c;\r\n$d",
         "export default $a; $b\u2028export default $c; export const b = $d",
         "$a; import { é } from '😀'; return $b",
-        "export = $a",
+        "let x: Array<T> = <any>($a); enum E { A = 1, B, C = $b } E.B; $d",
+        "class A { constructor(private x = $a) { $b } }; return $d",
+        "namespace N { export const x = $a; $b } $d",
+        "@f($a) class A { @g($b) x: T = 1; accessor y = $d }",
         "#!/x\n$a",
     ],
 )
@@ -68,6 +80,20 @@ def test_positions_lead_back_to_the_callers_text(code: str) -> None:
 )
 def test_positions_lead_back_whatever_stands_before(parts: list[str], returns: bool) -> None:
     assert_markers_map_back("".join(parts) + (";if ($a) return $b;" if returns else ";$a;") + " $c")
+
+
+@given(EDITS, EDITS)
+def test_edits_of_two_times_are_put_together(
+    first: list[tuple[int, int, str]], second: list[tuple[int, int, str]]
+) -> None:
+    once, edits = apply_splices(*splices_of("abc\ndefgh\n\nij", first))
+    twice, more = apply_splices(*splices_of(once, second))
+    composed = compose_edits(edits, more)
+    for offset in range(len(twice)):
+        line, column = place(twice, offset)
+        middle = map_position(line, column, line_offset=0, edits=more)
+        step_by_step = map_position(*middle, line_offset=0, edits=edits)
+        assert map_position(line, column, line_offset=0, edits=composed) == step_by_step
 
 
 def test_a_position_inside_inserted_text_maps_to_the_place_of_the_insertion() -> None:

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cloche.model.outcome import Cause, Outcome
+from cloche.model.outcome import Cause, Outcome, Usage
 from cloche.model.plan import BoxPlan, Command, Environment, Isolation
 
 if TYPE_CHECKING:
     import socket
 
     from cloche.linux.gathering import GuestFile, TreeCopy
+    from cloche.linux.netns import CaughtSockets
+    from cloche.model.policy import Limits
 
 
 class ControlFeed(Protocol):
@@ -56,7 +58,13 @@ class Box(Protocol):
     """A live isolated place. One command at a time; nothing of one is left when it ends."""
 
     async def exec(
-        self, command: Command, *, stdin: bytes, control: bytes | Awaitable[bytes], sinks: Sinks
+        self,
+        command: Command,
+        *,
+        stdin: bytes,
+        control: bytes | Awaitable[bytes],
+        sinks: Sinks,
+        on_waiting: Callable[[], None] | None = None,
     ) -> Outcome:
         """Runs a command to its end.
 
@@ -66,6 +74,9 @@ class Box(Protocol):
             control: What it reads on fd 3. An awaitable is waited for while the box is set up,
                 before the command starts; what it raises is raised here, and nothing has run.
             sinks: Where its output goes.
+            on_waiting: Given, the command is started ahead, at the lowest CPU weight, and waits
+                on fd 3, a pipe, for `control`; until that comes no time counts, and CPU time is
+                not the run's. Called when it has been let go: from then on `limit` may be used.
 
         Ensures: when it returns or raises, no process of the command exists; its whole
             output has reached the sinks. When the awaiting task is cancelled, the box dies.
@@ -97,8 +108,49 @@ class Box(Protocol):
         """
         ...
 
+    async def catch(self) -> CaughtSockets:
+        """The sockets where the box's connects and DNS questions arrive; once, with catch_ports.
+
+        Whoever asked serves them, and closes them.
+
+        Raises:
+            InternalError: the box was lost.
+        """
+        ...
+
     def kill(self, cause: Cause) -> None:
         """Ends the command in flight, and the box, at once; its Outcome has this cause."""
+        ...
+
+    def finish(self) -> None:
+        """The command has said its last word: ends it, where its usage is known without its end.
+
+        Its Outcome then is that of a kill with `Cause.EXITED`, and has no exit code. Elsewhere
+        nothing happens: it ends by itself, or by its limits.
+        """
+        ...
+
+    @property
+    def killed(self) -> Cause | None:
+        """What `kill` has ended it for; None while nobody has."""
+        ...
+
+    @property
+    def is_dead(self) -> bool:
+        """True once nothing of the box lives, and nothing can start in it any more."""
+        ...
+
+    def limit(self, limits: Limits) -> None:
+        """Replaces the limits of a box whose command waits for its control (`exec`, `on_waiting`).
+
+        Raises:
+            UnavailableError: the host does not take them.
+            InternalError: they do not hold, as read back.
+        """
+        ...
+
+    def usage(self) -> Usage:
+        """What the box has used up to now: CPU time, and the most memory that it held."""
         ...
 
     async def collect(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import os
 import secrets
 import socket
@@ -12,12 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloche.backends import namespaces_command, namespaces_report
 from cloche.backends.base import CollectedFiles, Sinks
 from cloche.errors import InternalError, UnavailableError
-from cloche.linux import cgroup, files, gathering, inspection, launching, processes
-from cloche.model.outcome import Cause, Outcome
+from cloche.linux import cgroup, files, gathering, inspection, launching, netns, processes
+from cloche.linux import limits as kernel_limits
+from cloche.model.outcome import Cause, Outcome, Usage
 from cloche.model.plan import BoxPlan, Command, Isolation, Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from cloche.model.policy import Limits
 
 _GUEST_ID = 1000
 _MIB = 1024 * 1024
@@ -69,9 +74,10 @@ class NamespacesBox:
             InternalError: the launcher is gone.
         """
         self.on_started = on_started
-        self.killed: Cause | None = None
+        self._killed: Cause | None = None
         self.workspace = -1
         self._listeners: dict[int, socket.socket] = {}
+        self._caught: netns.CaughtSockets | None = None
         self.cgroup: cgroup.Cgroup | None = None
         # What init says of the command in flight; `created` and `ready` are taken as they come.
         self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
@@ -84,6 +90,8 @@ class NamespacesBox:
         self._ready = asyncio.Event()  # built, or never to be
         self._destroyed = False
         self._isolation: Isolation | None = None
+        self._guest_pid = 0
+        self._guest: processes.Handle | None = None
         groups: list[int] = []
         try:
             self._channel = launching.BoxChannel(self._on_event)
@@ -146,6 +154,7 @@ class NamespacesBox:
                     "layers_count": len(plan.layers),
                     "mounts": [each.box_path for each in plan.mounts],
                     "listen_ports": plan.listen_ports,
+                    "catch_ports": plan.catch_ports,
                     "sysctls": _SYSCTLS,
                     "scratch": _scratch(plan),
                 },
@@ -163,9 +172,14 @@ class NamespacesBox:
             if self.killed is not None:
                 self._init.kill()
         elif event["event"] == "ready":
-            self.workspace, *listeners = descriptors
-            for port, descriptor in zip(self.plan.listen_ports, listeners, strict=True):
-                self._listeners[port] = socket.socket(fileno=descriptor)
+            self.workspace, *served = descriptors
+            sockets = [socket.socket(fileno=descriptor) for descriptor in served]
+            listeners_count = len(self.plan.listen_ports)
+            self._listeners = dict(zip(self.plan.listen_ports, sockets, strict=False))
+            if self.plan.catch_ports:
+                dns, *caught = sockets[listeners_count:]
+                by_port = dict(zip(self.plan.catch_ports, caught, strict=True))
+                self._caught = netns.CaughtSockets(dns, by_port)
             self._ready.set()
         else:
             self._settled.set()
@@ -187,10 +201,17 @@ class NamespacesBox:
         """See `backends.base.Box.isolation`."""
         return self._isolation or Isolation("namespaces", MappingProxyType({}))
 
+    @property
+    def killed(self) -> Cause | None:
+        """See `backends.base.Box.killed`."""
+        return self._killed
+
     def kill(self, cause: Cause) -> None:
         """See `backends.base.Box.kill`."""
-        if self.killed is None:
-            self.killed = cause
+        if self._killed is None:
+            self._killed = cause
+        if self._guest is not None:
+            self._guest.kill()  # it dies meanwhile: init's own end would only then reach it
         if self._init is not None:
             self._init.kill()
 
@@ -203,12 +224,57 @@ class NamespacesBox:
         except launching.LauncherError as error:
             raise InternalError(str(error), retry_safe=True) from error
 
+    def finish(self) -> None:
+        """See `backends.base.Box.finish`."""
+        if self.cgroup is not None and {"memory", "cpuacct"} <= self.cgroup.controllers:
+            self.kill(Cause.EXITED)
+
+    @property
+    def is_dead(self) -> bool:
+        """See `backends.base.Box.is_dead`."""
+        return self._init is not None and self._init.dead.is_set()
+
+    def limit(self, limits: Limits) -> None:
+        """See `backends.base.Box.limit`."""
+        assert self._isolation is not None, "no command waits"
+        timeout_ms = limits.timeout_ms  # which the kernel knows nothing of
+        changed = limits != dataclasses.replace(self.plan.limits, timeout_ms=timeout_ms)
+        self._plan = dataclasses.replace(self.plan, limits=limits)
+        try:
+            if self.cgroup is not None:
+                if changed:
+                    self.cgroup.apply(limits)
+                else:
+                    self.cgroup.weigh(waiting=False)
+            if changed:
+                kernel_limits.set_resource_limits(
+                    self._guest_pid, limits, uid_is_shared=self.uid_is_shared
+                )
+        except OSError as error:
+            raise InternalError(
+                f"a box does not take other limits: {error}", retry_safe=True
+            ) from error
+        self._isolation = namespaces_report.read_again(
+            self._isolation, self.plan, self._guest_pid, self.cgroup, limits_changed=changed
+        )
+
+    def usage(self) -> Usage:
+        """See `backends.base.Box.usage`."""
+        used = self.measure()
+        return Usage(round(used.cpu_ms, 3), used.memory_bytes)
+
     async def exec(
-        self, command: Command, *, stdin: bytes, control: bytes | Awaitable[bytes], sinks: Sinks
+        self,
+        command: Command,
+        *,
+        stdin: bytes,
+        control: bytes | Awaitable[bytes],
+        sinks: Sinks,
+        on_waiting: Callable[[], None] | None = None,
     ) -> Outcome:
         """See `backends.base.Box.exec`."""
         try:
-            run = namespaces_command.CommandRun(self, command, stdin, control, sinks)
+            run = namespaces_command.CommandRun(self, command, stdin, control, sinks, on_waiting)
         except OSError as error:
             raise InternalError(
                 f"a command could not be set up: {error}", retry_safe=True
@@ -224,12 +290,17 @@ class NamespacesBox:
             run.close()
 
     def report(self, guest_pid: int) -> None:
-        """Reads back what holds for a command that has not started yet.
+        """Keeps the pid, and reads back what holds for a command that has not started yet.
 
         Raises:
             InternalError: it is not what the plan asks for.
             UnavailableError: a mechanism that `require` names is not there.
         """
+        self._guest_pid = guest_pid
+        if self._guest is not None:
+            self._guest.close()
+        with contextlib.suppress(OSError):  # init's end reaches it in any case
+            self._guest = processes.Handle(guest_pid)
         self._isolation = namespaces_report.read_back(
             self.plan, guest_pid, host_uid=self._host_uid, group=self.cgroup
         )
@@ -249,6 +320,14 @@ class NamespacesBox:
         if port not in self._listeners:
             raise InternalError("the box was lost while it was set up", retry_safe=True)
         return self._listeners.pop(port)
+
+    async def catch(self) -> netns.CaughtSockets:
+        """See `backends.base.Box.catch`."""
+        await self._ready.wait()
+        caught, self._caught = self._caught, None
+        if caught is None:
+            raise InternalError("the box was lost while it was set up", retry_safe=True)
+        return caught
 
     async def wait_end(self) -> None:
         """Waits until init is dead, however long that takes."""
@@ -317,10 +396,13 @@ class NamespacesBox:
             await self.wait_dead()
         finally:
             self._channel.close()
-            if self._init is not None:
-                self._init.close()
+            for process in (self._guest, self._init):
+                if process is not None:
+                    process.close()
             for listener in self._listeners.values():
                 listener.close()
+            if self._caught is not None:
+                self._caught.close()
             if self.workspace >= 0:
                 os.close(self.workspace)
                 self.workspace = -1

@@ -14,7 +14,7 @@ from cloche.linux import limits as kernel_limits
 from cloche.model.outcome import Cause, Outcome, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from cloche.backends.base import Sinks
     from cloche.backends.namespaces_box import NamespacesBox
@@ -35,9 +35,12 @@ class CommandRun:
         stdin: bytes,
         control: bytes | Awaitable[bytes],
         sinks: Sinks,
+        on_waiting: Callable[[], None] | None,
     ) -> None:
         """Asks the box's init to hold the command ready."""
         self._box = box
+        self._on_waiting = on_waiting
+        self._cpu_ms_before = 0.0  # used while it waited for its request
         self._loop = asyncio.get_running_loop()
         self._started_at: float | None = None
         # As last watched; where no cgroup keeps it, it is gone with the processes.
@@ -45,10 +48,11 @@ class CommandRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._ooms_before = self._oom_kills_count()
-        pipes = processes.open_guest_pipes(control_is_pipe=sinks.control is not None)
+        streams = sinks.control is not None or on_waiting is not None
+        pipes = processes.open_guest_pipes(control_is_pipe=streams)
         self._let_go = pipes.let_go
-        self._request_file = pipes.control if sinks.control is None else -1
-        self._control = None if sinks.control is None else processes.Feeder(pipes.control)
+        self._request_file = -1 if streams else pipes.control
+        self._control = processes.Feeder(pipes.control) if streams else None
         self._pumps = [
             processes.Pump(pipes.stdout, sinks.stdout),
             processes.Pump(pipes.stderr, sinks.stderr),
@@ -63,6 +67,8 @@ class CommandRun:
         limits = box.plan.limits
         weighted = box.cgroup is not None and "cpu" in box.cgroup.controllers
         try:
+            if on_waiting is not None and box.cgroup is not None:
+                box.cgroup.weigh(waiting=True)
             box.send(
                 {
                     "op": "exec",
@@ -94,6 +100,9 @@ class CommandRun:
         if event["event"] == "held":
             if self._box.killed is None:  # of a dying process /proc tells nothing
                 self._box.report(pid)
+                if self._on_waiting is not None:
+                    self._let_run()
+                    self._on_waiting()
                 request = await self._request_or_death()
                 if request is not None:
                     self._start(request)
@@ -121,12 +130,19 @@ class CommandRun:
         return self._request.result() if self._request.done() else None
 
     def _start(self, request: bytes) -> None:
-        if self._control is None or self._sinks.control is None:
+        if self._on_waiting is not None:
+            self._cpu_ms_before = self._box.measure().cpu_ms
+        if self._control is None:
             files.fill_memory_file(self._request_file, request)
         else:
             self._control.write(request)
-            self._sinks.control(self._control)
+            if self._sinks.control is not None:
+                self._sinks.control(self._control)
         self._arm()
+        if self._on_waiting is None:
+            self._let_run()
+
+    def _let_run(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # killed this instant: its event follows
             os.write(self._let_go, b"g")
         self._box.on_started()
@@ -196,8 +212,9 @@ class CommandRun:
     def _outcome(self, event: dict[str, Any], ended_at: float) -> Outcome:
         self._watch()
         started_at = self._started_at if self._started_at is not None else ended_at
+        cpu_ms = max(self._watched.cpu_ms, event.get("cpu_ms", 0.0)) - self._cpu_ms_before
         usage = Usage(
-            cpu_ms=round(max(self._watched.cpu_ms, event.get("cpu_ms", 0.0)), 3),
+            cpu_ms=round(max(cpu_ms, 0.0), 3),
             peak_memory_bytes=max(self._watched.memory_bytes, event.get("peak_memory_bytes", 0)),
         )
         exit_code = signal_number = None

@@ -46,7 +46,7 @@ def read_back(
     """
     try:
         facts = inspect(guest_pid)
-        controls = _process_controls(facts, host_uid)
+        controls = _process_controls(facts, host_uid) | {"network": _network_control(plan)}
         controls |= _file_controls(plan, facts)
         controls |= _resource_controls(plan, facts, group, guest_pid)
     except OSError as error:
@@ -61,6 +61,43 @@ def read_back(
                 fix=_FIXES.get(name, "see `cloche doctor` for what this host can enforce"),
             )
     return Isolation(backend="namespaces", controls=MappingProxyType(controls))
+
+
+def read_again(
+    isolation: Isolation,
+    plan: BoxPlan,
+    guest_pid: int,
+    group: Cgroup | None,
+    *,
+    limits_changed: bool,
+) -> Isolation:
+    """The report of a box whose command waited, and now has a run's limits.
+
+    What does not depend on limits cannot have changed: the guest's process has run nothing yet.
+
+    Raises:
+        InternalError: the new limits do not hold.
+    """
+    controls = dict(isolation.controls)
+    try:
+        if limits_changed:
+            facts = inspection.inspect_process(guest_pid)
+            controls |= _resource_controls(plan, facts, group, guest_pid)
+        elif group is not None and "cpu" in group.controllers:
+            controls["cpu"] = _cpu_control(plan, group)
+    except OSError as error:
+        raise InternalError(f"a box could not be inspected: {error}", retry_safe=True) from error
+    return Isolation(isolation.backend, MappingProxyType(controls))
+
+
+def _cpu_control(plan: BoxPlan, group: Cgroup) -> Control:
+    name, weight = group.cpu_weight()
+    quota_name, quota = group.cpu_quota()
+    wanted = plan.limits.cpu_count
+    same = quota == wanted if quota is None or wanted is None else abs(quota - wanted) < 1e-4
+    _demand(same, f"{quota_name} is {quota} CPUs")
+    evidence = f"{name} {weight}" + ("" if quota is None else f", {quota_name} {quota:g} CPUs")
+    return _enforced("cgroup", evidence)
 
 
 def _demand(condition: bool, what: str) -> None:
@@ -89,8 +126,17 @@ def _process_controls(facts: inspection.ProcessFacts, host_uid: int | None) -> d
         "no_new_privs": _enforced("prctl", "status: NoNewPrivs 1"),
         "seccomp": _enforced("filter", "status: Seccomp 2"),
         "processes": _enforced("pid-namespace", f"status: NSpid depth {facts.pid_depth}"),
-        "network": _enforced("net-namespace", "net/dev: lo alone"),
     }
+
+
+def _network_control(plan: BoxPlan) -> Control:
+    """The interfaces are looked at by `_process_controls`."""
+    if not plan.catch_ports:
+        return _enforced("net-namespace", "net/dev: lo alone")
+    ports = ", ".join(map(str, plan.catch_ports))
+    return _enforced(
+        "net-namespace", f"net/dev: lo alone; connects to TCP ports {ports} arrive at Cloche"
+    )
 
 
 def _file_controls(plan: BoxPlan, facts: inspection.ProcessFacts) -> dict[str, Control]:
@@ -149,13 +195,7 @@ def _resource_controls(
     else:
         controls["pids"] = _enforced("rlimit", f"limits: Max processes {processes}")
     if group is not None and "cpu" in held:
-        name, weight = group.cpu_weight()
-        quota_name, quota = group.cpu_quota()
-        wanted = limits.cpu_count
-        same = quota == wanted if quota is None or wanted is None else abs(quota - wanted) < 1e-4
-        _demand(same, f"{quota_name} is {quota} CPUs")
-        evidence = f"{name} {weight}" + ("" if quota is None else f", {quota_name} {quota:g} CPUs")
-        controls["cpu"] = _enforced("cgroup", evidence)
+        controls["cpu"] = _cpu_control(plan, group)
     else:
         controls["cpu"] = Control("nice", Strength.BEST_EFFORT, "a low priority, no quota")
     mechanism, strength = (

@@ -41,10 +41,13 @@ def gather_facts() -> HostFacts:
     """The facts of the kernel, of other programs, and of the runtimes."""
     from cloche.environments.runtimes import runtime_probes
     from cloche.environments.toolchain import toolchain_probes
+    from cloche.environments.workers import worker_probes
     from cloche.linux.probe import probe_host
     from cloche.settings import read_settings
 
-    return probe_host().including({**runtime_probes(), **toolchain_probes(read_settings())})
+    return probe_host().including(
+        {**runtime_probes(), **worker_probes(), **toolchain_probes(read_settings())}
+    )
 
 
 def report(facts: HostFacts) -> dict[str, Any]:

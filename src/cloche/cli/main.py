@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from cloche import __version__
+from cloche.cli.telemetry import exporting
 from cloche.errors import ClocheError, HostError, RequestError
 
 # Source: sysexits.h (69 EX_UNAVAILABLE, 70 EX_SOFTWARE); 2 is click's own for usage.
@@ -15,6 +16,8 @@ EXIT_REQUEST, EXIT_HOST, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 69, 70, 130
 _COMMANDS = {
     "doctor": "Says what this host can enforce, and the command that mends what it cannot.",
     "job": "Installs, tests and builds a project in boxes, and copies out what it made.",
+    "map": "Runs each line of a file of JSON lines, several at a time, to results in order.",
+    "repl": "Reads a snippet at a time and runs each on its own.",
     "run": "Runs a snippet or a program in a fresh box.",
 }
 
@@ -36,8 +39,11 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cloche")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Runs code that nobody has read yet, safely."""
+    if context.invoked_subcommand != "doctor":  # it must work where nothing else does
+        context.with_resource(exporting())
 
 
 def main() -> None:

@@ -78,6 +78,7 @@ KNOWN_FLAWS: Final = (
 )
 
 
+@cache
 def known_flaw(runtime: Runtime) -> KnownFlaw | None:
     """The flaw for which this runtime is refused, or None."""
     return next((flaw for flaw in KNOWN_FLAWS if flaw.affects(runtime)), None)

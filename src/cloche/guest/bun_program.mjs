@@ -12,7 +12,7 @@ const fatal = [];
 // Looking at an error changes how Bun prints it: it is described when Bun has done so, at the exit.
 process.on("exit", () => {
   if (fatal.length === 0) return;
-  const { describe } = require("./bun_failure.mjs");
+  const { describe } = require("./javascript_failure.mjs");
   const source = { path, name: path, map: null };
   const body = Buffer.from(JSON.stringify({ ok: false, error: describe(fatal[0], source) }));
   const head = Buffer.alloc(20);

@@ -2,14 +2,18 @@
 
 Started as `python3 -I -S -B python.py` (or its compiled form); stdlib only, imported by nobody.
 
-In:  fd 3, one frame: 4 bytes big-endian length + JSON, read once and closed before any guest code.
-Out: fd 4, at most one frame: 16 bytes nonce + 4 bytes big-endian length + JSON. A snippet's exit
-     code is 0 when it has a value and 1 when it failed; one that leaves by itself (`exit(3)`) sends
-     no frame and its exit code speaks. A program's exit code is its own; a frame only explains it.
+In:  fd 3, frames of 4 bytes big-endian length + JSON: the request, then, where it names tools, the
+     answers to their calls (`python_tools.py`); closed before any guest code where it names none.
+Out: fd 4, frames of 16 bytes nonce + 4 bytes big-endian length + JSON: calls of tools, then at most
+     one result; by then all output is in its pipes. A snippet's exit code is 0 when it has a value
+     and 1 when it failed; one that leaves by itself (`exit(3)`) sends no result and its exit code
+     speaks. A program's exit code is its own; a result only explains it.
 Fds 0 to 2 belong to the guest.
 
 A cold start is what a user waits for, so only what is built in or frozen is imported here (`json`
 and `typing` cost 10 ms each); what is needed rarely, or after a failure, is in `python_rare.py`.
+With the argument `stream` fd 3 is a pipe and there may be no request yet: then what a usual run
+needs is loaded first.
 Nothing is imported by name once /workspace is on the path: a json.py there shadows nothing here.
 
 A guest that walks the frames above it finds this module. It can then choose its own value or error,
@@ -48,7 +52,7 @@ class Syntax:
 
 
 def read_request() -> "dict[str, Any]":
-    """Read the frame on fd 3 and close it."""
+    """Read the request on fd 3, and close it where nothing else is to come."""
     data = b""
     needed = 4
     while len(data) < needed:
@@ -58,9 +62,16 @@ def read_request() -> "dict[str, Any]":
         data += chunk
         if needed == 4 and len(data) >= 4:
             needed += int.from_bytes(data[:4], "big")
-    posix.close(3)
+    request = decoded(data[4:needed])
+    if not request.get("tools"):
+        posix.close(3)
+    return request
+
+
+def decoded(data: bytes) -> "dict[str, Any]":
+    """The object in some JSON."""
     scan: Any = make_scanner(Syntax)  # type: ignore[arg-type]
-    return scan(data[4:needed].decode(), 0)[0]  # type: ignore[no-any-return]
+    return scan(data.decode(), 0)[0]  # type: ignore[no-any-return]
 
 
 def send(nonce: str, text: str) -> None:
@@ -71,13 +82,22 @@ def send(nonce: str, text: str) -> None:
         data = data[posix.write(4, data) :]
 
 
-def rare() -> "Any":
-    """Load the half that most runs never need, past `sys.path` and `sys.modules`."""
+def part(name: str) -> "Any":
+    """Load a file beside this one that most runs never need, past `sys.path` and `sys.modules`."""
     external: Any = sys.modules["_frozen_importlib_external"]
-    path = __file__.rpartition("/")[0] + "/python_rare.py"
-    module = type(sys)("python_rare")
-    exec(external.SourceFileLoader("python_rare", path).get_code("python_rare"), module.__dict__)
+    path = f"{__file__.rpartition('/')[0]}/{name}.py"
+    try:
+        code = external.SourcelessFileLoader(name, f"{path}c").get_code(name)
+    except OSError:  # not compiled, as outside of a box
+        code = external.SourceFileLoader(name, path).get_code(name)
+    module = type(sys)(name)
+    exec(code, module.__dict__)
     return module
+
+
+def rare() -> "Any":
+    """Errors, values that the C encoder refuses, top-level return and await."""
+    return part("python_rare")
 
 
 def refuse(value: object) -> "NoReturn":
@@ -146,26 +166,29 @@ def run_snippet(request: "dict[str, Any]") -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         parts = rare().compiled_with_return(source, error)
         if isinstance(parts, str):
-            send(request["nonce"], parts)
-            leave(1, {})
+            leave(parts, request, {})
     if any(code.co_flags & COROUTINE for code in parts):
         evaluate = rare().asynchronous()
     else:
         evaluate = synchronous
     names = main_module(WORKSPACE, [SNIPPET])
     names.update(request["context"])
+    if request.get("tools"):
+        names["tools"] = part("python_tools").make_tools(request, rare(), Syntax)
     try:
         text = value_text(evaluate(parts, names), request)
     except SystemExit:
         raise
     except BaseException as error:
         text = rare().error_text(error, source, SNIPPET)
-    send(request["nonce"], text)
-    leave(0 if text.startswith('{"ok":true') else 1, names)
+    leave(text, request, names)
 
 
-def leave(status: int, names: "dict[str, Any]") -> "NoReturn":
-    """End now: threads and timers do not hold a snippet, and the interpreter's end takes 2 ms."""
+def leave(text: str, request: "dict[str, Any]", names: "dict[str, Any]") -> "NoReturn":
+    """End now: threads and timers do not hold a snippet, and the interpreter's end takes 2 ms.
+
+    The run may be killed as soon as its result is out, so that goes last.
+    """
     if thread_count() == 0:
         names.clear()  # closes, and so writes out, the files that it left open
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
@@ -173,7 +196,29 @@ def leave(status: int, names: "dict[str, Any]") -> "NoReturn":
             stream.flush()  # type: ignore[union-attr]
         except Exception:
             continue  # the guest closed or replaced it
-    posix._exit(status)
+    send(request["nonce"], text)
+    posix._exit(0 if text.startswith('{"ok":true') else 1)
+
+
+def set_variables(variables: "dict[str, str]") -> None:
+    """Set environment variables, as if they had been there from the start."""
+    import os
+    import time
+
+    os.environ.update(variables)
+    if "TZ" in variables:
+        time.tzset()
+
+
+def warm_up() -> None:
+    """Load what usual runs need, and go their way once, before there is a request."""
+    import asyncio
+    import json
+    import os
+
+    del asyncio, json, os
+    request = decoded(b'{"depth_limit": 9, "value_limit_bytes": 99, "digit_limit": 4300}')
+    value_text(synchronous(compiled("a = [1, 'x']\n{'a': a}"), {}), request)
 
 
 def run_program(request: "dict[str, Any]") -> None:
@@ -209,7 +254,11 @@ def run_program(request: "dict[str, Any]") -> None:
 
 def main() -> None:
     """Read the request and do it."""
+    if sys.argv[1:] == ["stream"]:
+        warm_up()
     request = read_request()
+    if request.get("env"):
+        set_variables(request["env"])
     # Line by line, so that what was printed before a kill is kept.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if request["mode"] == "snippet":

@@ -99,6 +99,21 @@ def guest_part(trace: "TracebackType | None", filename: str) -> "TracebackType |
     return trace
 
 
+def without_harness(trace: "TracebackType | None") -> "TracebackType | None":
+    """The traceback without the frames of the files beside this one."""
+    folder = sys._getframe().f_code.co_filename.rpartition("/")[0] + "/python"
+    kept = None
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        if not frame.tb_frame.f_code.co_filename.startswith(folder):
+            frame.tb_next = kept
+            kept = frame
+    return kept
+
+
 def position(
     trace: "TracebackType | None", filename: str, source: str
 ) -> "tuple[int | None, int | None]":
@@ -123,7 +138,8 @@ def position(
 def error_text(error: BaseException, source: str, filename: str) -> str:
     """The frame's JSON for an exception that guest code let out; cuts our frames off it."""
     try:
-        trace = error.__traceback__ = guest_part(error.__traceback__, filename)
+        trace = without_harness(guest_part(error.__traceback__, filename))
+        error.__traceback__ = trace
         place = position(trace, filename, source)
         stack = traceback_text(error)
         return failure_text(FAILED, type(error).__name__, message_of(error), stack, place)

@@ -7,7 +7,8 @@ In (fd 3), any number of frames, each 4 bytes big-endian length + UTF-8 JSON:
 Out (fd 4), one frame of the same form for each, in the same order:
     {"id", "ok": true, "code", "map": {"line_offset", "edits": [[line, column, delta], …]},
      "imports": [[specifier, line, column], …], "check": text or null,
-     "suspect": [line, column] or null, "unclear": boolean}      see cloche_source.Transformed
+     "suspect": [line, column] or null, "unclear": boolean,
+     "erased": boolean}                                     see cloche_source.Transformed
     {"id", "ok": false, "message", "line", "column"}       line and column are null when unknown
 Ends with status 0 at the end of fd 3, with 1 when what comes on fd 3 is no such frame.
 
@@ -162,6 +163,7 @@ def _answer(transform: Transform, payload: bytes) -> bytes:
             "check": result.check,
             "suspect": result.suspect,
             "unclear": result.unclear,
+            "erased": result.erased,
         }
     return json.dumps(answer).encode()
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cloche.jobs.project.bundle import Bundle
@@ -35,6 +35,7 @@ class AuditRecord:
             "started_at": started_at,
             "trust_domain": spec.trust_domain,
             "limits": asdict(spec.limits),
+            "allow": list(spec.egress.allow),
         }
 
     def state_inputs(
@@ -57,6 +58,7 @@ class AuditRecord:
                 "timeout_ms": step.timeout_ms,
                 "env_names": sorted(step.env),
                 "keeps": list(step.keeps),
+                "egress": None if step.egress is None else list(step.egress.allow),
             }
             for step in steps
         ]
@@ -84,6 +86,7 @@ class AuditRecord:
         reason: Reason | None,
         results: tuple[StepResult, ...],
         denied: tuple[Denial, ...],
+        egress: Sequence[Mapping[str, Any]],
         manifest: Mapping[str, Any],
     ) -> None:
         """What came of it."""
@@ -95,6 +98,7 @@ class AuditRecord:
                 "reason": None if reason is None else asdict(reason),
                 "results": [result_to_json(result) for result in results],
                 "denied": [asdict(denial) for denial in denied],
+                "egress": list(egress),
                 "manifest": dict(manifest),
             }
 

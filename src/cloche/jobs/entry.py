@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloche import telemetry
 from cloche.backends.namespaces import NamespacesBackend
 from cloche.egress.registry import Registry
 from cloche.environments.runtimes import find_npm
@@ -82,13 +83,12 @@ async def _run_job(
     try:
         async with Registry(settings.npm, store, npm_command=find_npm()) as registry:
             host = JobHost(backend, probe_host(), settings.cache_folder, registry.fetch)
-            run = JobRun(
-                host,
-                spec,
-                secrets.token_hex(8),
-                out=None if out is None else Path(out),
-                on_event=on_event,
-            )
-            return await run.run(signals)
+            run_id = secrets.token_hex(8)
+            folder = None if out is None else Path(out)
+            run = JobRun(host, spec, run_id, out=folder, on_event=on_event)
+            with telemetry.job_span(run_id) as span:
+                result = await run.run(signals)
+                span.end(result.verdict, None if result.reason is None else result.reason.code)
+            return result
     finally:
         await backend.close()

@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloche import telemetry
+from cloche.egress.transparent import open_egress
 from cloche.environments.toolchain import find_toolchain, job_environment
 from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
 from cloche.jobs import install
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord, write_durably
+from cloche.jobs.egress import EgressAccount, check_egress
 from cloche.jobs.log import JobLog
 from cloche.jobs.project.bundle import read_bundle
 from cloche.jobs.project.inputs import Inputs, prepare_install
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from cloche.backends.base import Backend
     from cloche.jobs.project.bundle import Bundle
+    from cloche.jobs.steps import OpenEgress
     from cloche.linux.facts import HostFacts
     from cloche.model.abort import AbortSignal
     from cloche.model.events import Event
@@ -62,6 +66,7 @@ class JobHost:
         cache_folder: Packages, layers and tools; Cloche's own.
         fetch: Gives the verified tarball of a package.
         clock: Seconds since the epoch.
+        open_egress: Serves the network of a box.
     """
 
     backend: Backend
@@ -69,6 +74,7 @@ class JobHost:
     cache_folder: Path
     fetch: Callable[[Package], Awaitable[Path]]
     clock: Callable[[], float] = time.time
+    open_egress: OpenEgress = open_egress
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class _Current:
     name: str
     started_at: float
     monotonic: float
+    span: telemetry.JobSpan
 
 
 def read_project(spec: JobSpec) -> Project:
@@ -108,6 +115,7 @@ def read_project(spec: JobSpec) -> Project:
     if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
         raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
     steps = complete_steps(spec, bundle.files)
+    check_egress(steps.steps, spec)
     return Project(bundle, steps, *prepare_install(bundle.files))
 
 
@@ -138,7 +146,7 @@ class JobRun:
         self._results: list[StepResult] = []
         self._early: tuple[Verdict, Reason] | None = None  # before the first step
         self._error: BaseException | None = None
-        self._denied: list[Denial] = []
+        self._egress = EgressAccount()
         self._collector: ArtifactCollector | None = None
         self._log = JobLog(spec.limits.log_mb * _MIB, self._tell, host.clock)
         self._audit = AuditRecord(
@@ -262,7 +270,16 @@ class JobRun:
         self._audit.state_toolchain(toolchain.describe())
         await asyncio.to_thread(self._audit.write)  # the last word before anything starts
         environment = await asyncio.to_thread(job_environment, toolchain)
-        site = Site(self._host.backend, self._host.facts, environment, self._log, self._spec)
+        host = self._host
+        site = Site(
+            host.backend,
+            host.facts,
+            environment,
+            self._log,
+            self._spec,
+            self._egress,
+            host.open_egress,
+        )
         tree = Tree(bundle.files, bundle.executables)
         if lockfile is not None and inputs is not None:
             installer = install.Installer(
@@ -299,7 +316,7 @@ class JobRun:
             result = await installer.run(lockfile, inputs, timeout_ms=self._left_ms())
         finally:
             for what, why in installer.denials[:_DENIALS_LIMIT_COUNT]:
-                self._denied.append(Denial(install.NAME, what, why))
+                self._egress.denied.append(Denial(install.NAME, what, why))
         if installer.layer is not None:
             self._audit.state_layer(
                 installer.layer.key,
@@ -316,12 +333,14 @@ class JobRun:
 
     def _begin(self, name: str) -> None:
         now = self._host.clock()
-        self._current = _Current(name, now, time.monotonic())
+        self._current = _Current(name, now, time.monotonic(), telemetry.step_span(name))
         self._tell(StepEvent(now, name, "started"))
 
     def _end(self, result: StepResult) -> None:
         assert self._current is not None
         result = replace(result, started_at=self._current.started_at)
+        code = None if result.reason is None else result.reason.code
+        self._current.span.end(result.status, code, result.exit_code)
         self._current = None
         self._results.append(result)
         self._tell(StepEvent(self._host.clock(), result.name, "ended", result=result))
@@ -392,7 +411,8 @@ class JobRun:
                 verdict=verdict,
                 reason=reason,
                 results=results,
-                denied=tuple(self._denied),
+                denied=tuple(self._egress.denied),
+                egress=self._egress.decisions,
                 manifest=manifest,
             )
             self._audit.write()
@@ -418,7 +438,7 @@ class JobRun:
             artifacts=artifacts,
             manifest=manifest,
             audit=self._audit.document,
-            denied=tuple(self._denied),
+            denied=tuple(self._egress.denied),
             isolation=isolations[-1] if isolations else None,
             duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
         )

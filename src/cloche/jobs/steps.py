@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cloche.admission import admit_step
 from cloche.backends.base import Sinks
-from cloche.environments.roots import GUEST_HOME
+from cloche.egress.transparent import open_egress
+from cloche.environments.roots import GUEST_HOME, TRUST_ENVIRONMENT
 from cloche.jobs.artifacts import KeptTooMuchError, parents_of, read_kept
+from cloche.jobs.egress import rules_of
 from cloche.jobs.project.inputs import RUN_ENVIRONMENT
 from cloche.jobs.reports.reader import ReportReader
 from cloche.jobs.verdict import judge
@@ -19,16 +22,20 @@ from cloche.model.outcome import Cause
 from cloche.model.plan import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from cloche.backends.base import Backend, Box
+    from cloche.egress.transparent import TransparentEgress
     from cloche.jobs.artifacts import ArtifactCollector
+    from cloche.jobs.egress import EgressAccount
     from cloche.jobs.log import JobLog
     from cloche.linux.facts import HostFacts
     from cloche.model.job import JobSpec, Step
     from cloche.model.outcome import Outcome
     from cloche.model.plan import Environment
     from cloche.model.policy import JobLimits
+
+    OpenEgress = Callable[..., Awaitable[TransparentEgress]]
 
 # The toolchain comes first: a project's own programs do not stand in for it.
 STEP_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
@@ -61,6 +68,8 @@ class Site:
         environment: The root of their boxes.
         log: Takes what they write.
         spec: What was asked for.
+        egress: Takes account of the connections of steps.
+        open_egress: Serves the network of a box.
     """
 
     backend: Backend
@@ -68,6 +77,8 @@ class Site:
     environment: Environment
     log: JobLog
     spec: JobSpec
+    egress: EgressAccount
+    open_egress: OpenEgress = open_egress
 
 
 class Tree:
@@ -111,7 +122,7 @@ class Tree:
         return None
 
 
-def command_of(step: Step) -> Command:
+def command_of(step: Step, *, networked: bool = False) -> Command:
     """The command of a step: bash with its line, or with its program in bash's place.
 
     Bash looks a program up, and what cannot be started ends as 126 or 127, with words of why.
@@ -122,7 +133,8 @@ def command_of(step: Step) -> Command:
     else:
         assert step.argv, "one of the two is checked to be there"
         argv = (bash, "-c", 'exec -- "$0" "$@"', *step.argv)
-    return Command(argv, {**STEP_ENVIRONMENT, **step.env, **RUN_ENVIRONMENT})
+    trust = TRUST_ENVIRONMENT if networked else {}
+    return Command(argv, {**STEP_ENVIRONMENT, **trust, **step.env, **RUN_ENVIRONMENT})
 
 
 async def run_step(
@@ -144,6 +156,7 @@ async def run_step(
     Ensures: nothing of it runs any more, also when the awaiting task is cancelled.
     """
     started_at = time.monotonic()
+    rules = rules_of(step, site.spec)
     plan = admit_step(
         site.spec.limits.of_step(timeout_ms),
         site.environment,
@@ -151,12 +164,18 @@ async def run_step(
         files=tree.files,
         executables=tree.executables,
         layers=tree.layers,
+        catch_ports=rules.ports,
     )
     reader = ReportReader()
     log = site.log.open_step(step.name, reader.feed)
-    command = command_of(step)
+    command = command_of(step, networked=bool(rules.ports))
     box = await site.backend.create(plan)
+    egress: TransparentEgress | None = None
     try:
+        if rules.ports:
+            egress = await site.open_egress(
+                box, rules, on_decision=partial(site.egress.note, step.name)
+            )
         sinks = Sinks(log.stdout, log.stderr, _drop)
         outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
         log.close()
@@ -190,6 +209,8 @@ async def run_step(
             isolation=box.isolation,
         )
     finally:
+        if egress is not None:
+            await egress.close()
         await box.destroy()
 
 

@@ -5,21 +5,20 @@ user namespace. A guest cannot trace it (undumpable, other credentials), cannot 
 (hidepid) and cannot signal it (PID 1). When it ends, the kernel kills all that is in its pid
 namespace.
 
-Talks with Cloche over `channel`: `ready` (where there is scratch), `failed`, `held` (sent by the
-guest's process itself, so that the kernel vouches for its pid), `ended`; takes `build` once. `exec`
-is read by the fork that will be the command.
+Talks with Cloche over `channel`: `ready` (where there is scratch, or a socket to serve), `failed`,
+`held` (sent by the guest's process itself, so that the kernel vouches for its pid), `ended`; takes
+`build` once. `exec` is read by the fork that will be the command.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import socket
-import struct
 
 import commands
 import environment
+import network
 import scratch
 import syscalls
 import wire
@@ -28,13 +27,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 # hidepid=ptraceable: a process sees only those it may trace, so never PID 1.
 # Source: Documentation/filesystems/proc.rst, "Mount options".
 _PROC_OPTIONS = "hidepid=4"
 # World-readable files of /proc that tell about the host rather than the box.
 _PROC_MASKED = ("cmdline", "kallsyms", "keys", "key-users", "modules")
-_BACKLOG_COUNT = 128
 
 
 def run(
@@ -59,7 +56,7 @@ def run(
         step = "namespaces"
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         socket.sethostname("cloche")
-        _raise_loopback()
+        network.raise_loopback()
         syscalls.empty_bounding_set()
         syscalls.forbid_new_privileges()
         step = "fork"
@@ -71,10 +68,12 @@ def run(
         step = "scratch"
         workspace = scratch.mount(plan, descriptors)
         step = "listen"
-        passed = [workspace, *map(_open_listener, plan["listen_ports"])]
+        passed = [workspace, *map(network.open_listener, plan["listen_ports"])]
+        step = "network"
+        passed += network.catch(plan["catch_ports"])
         step = "proc"
         _seal_proc(plan["sysctls"])
-        if plan["scratch"] is not None or plan["listen_ports"]:
+        if plan["scratch"] is not None or len(passed) > 1:
             commands.tell(channel, {"event": "ready"}, passed)
         for descriptor in passed:
             os.close(descriptor)
@@ -104,13 +103,6 @@ def _wait_for_plan(channel: socket.socket, lifeline: int) -> tuple[dict[str, Any
     if plan is None:
         os._exit(0)
     return plan, descriptors
-
-
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as handle:
-        request = struct.pack("16sH14x", b"lo", 0)
-        flags = struct.unpack_from("16sH", fcntl.ioctl(handle, _SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
 def _enter_root(name: str) -> None:
@@ -155,12 +147,3 @@ def _write_sysctl(name: str, value: int) -> None:
         os.write(descriptor, str(value).encode())
     finally:
         os.close(descriptor)
-
-
-def _open_listener(port: int) -> int:
-    """A listening socket on the box's own loopback, for Cloche to serve from outside."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(_BACKLOG_COUNT)
-        return listener.detach()

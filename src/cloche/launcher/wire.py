@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MESSAGE_LIMIT_BYTES = 256 * 1024
-DESCRIPTOR_LIMIT = 16
+DESCRIPTOR_LIMIT = 64
 
 
 def send(channel: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:

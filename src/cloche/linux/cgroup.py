@@ -27,6 +27,9 @@ _PERIOD_US = 100_000
 # Guests yield to everything of default weight on the host (v1 1024, v2 100).
 _LOW_SHARES = 64
 _LOW_WEIGHT = 6
+# The least there is: for what is made ahead, while nobody waits for it.
+_LEAST_SHARES = 2
+_LEAST_WEIGHT = 1
 _SWEEP_AGE_S = 60
 # Where Cloche itself goes on v2, for good: nothing may be beside groups that have controllers.
 _LEAF_SUFFIX = "-self"
@@ -169,6 +172,7 @@ class Cgroup:
         self._version = parents.version
         self._folders = {key: folder / name for key, folder in parents.folders.items()}
         self.controllers = frozenset(self._folders)
+        self._memory_bytes: int | None = None  # the limit, once there is one
         try:
             for folder in set(self._folders.values()):
                 folder.mkdir()
@@ -191,33 +195,55 @@ class Cgroup:
         finally:
             os.close(descriptor)
 
-    def apply(self, limits: Limits) -> None:
-        """Writes the limits; raises OSError where the kernel refuses one."""
-        memory_bytes = limits.memory_mb * 1024 * 1024
-        pids_count = limits.pids_count + 1  # the box's init
+    def apply(self, limits: Limits, *, waiting: bool = False) -> None:
+        """Writes the limits, once or again; raises OSError where the kernel refuses one.
+
+        Args:
+            limits: Of the box.
+            waiting: What runs in it is started ahead, and yields to everything.
+        """
         if "memory" in self.controllers:
-            if self._version == 1:
-                self._write("memory", "memory.limit_in_bytes", memory_bytes)
-                try:
-                    self._write("memory", "memory.memsw.limit_in_bytes", memory_bytes)
-                except FileNotFoundError:  # no swap accounting: do not swap at all
-                    self._write("memory", "memory.swappiness", 0)
-            else:
-                self._write("memory", "memory.max", memory_bytes)
-                with contextlib.suppress(FileNotFoundError):
-                    self._write("memory", "memory.swap.max", 0)
+            self._limit_memory(limits.memory_mb * 1024 * 1024)
         if "pids" in self.controllers:
-            self._write("pids", "pids.max", pids_count)
+            self._write("pids", "pids.max", limits.pids_count + 1)  # the box's init
         if "cpu" in self.controllers:
-            quota_us = None if limits.cpu_count is None else int(limits.cpu_count * _PERIOD_US)
-            if self._version == 1:
-                self._write("cpu", "cpu.shares", _LOW_SHARES)
-                if quota_us is not None:
+            self.weigh(waiting=waiting)
+            if limits.cpu_count is not None:
+                quota_us = int(limits.cpu_count * _PERIOD_US)
+                if self._version == 1:
                     self._write("cpu", "cpu.cfs_quota_us", quota_us)
-            else:
-                self._write("cpu", "cpu.weight", _LOW_WEIGHT)
-                if quota_us is not None:
+                else:
                     self._write("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}")
+
+    def _limit_memory(self, limit_bytes: int) -> None:
+        if self._version == 2:
+            self._write("memory", "memory.max", limit_bytes)
+            with contextlib.suppress(FileNotFoundError):
+                self._write("memory", "memory.swap.max", 0)
+            return
+        # The second is never below the first: which comes first depends on the way.
+        raises = self._memory_bytes is not None and self._memory_bytes < limit_bytes
+        if raises:
+            self._limit_swap(limit_bytes)
+        self._write("memory", "memory.limit_in_bytes", limit_bytes)
+        if not raises:
+            self._limit_swap(limit_bytes)
+        self._memory_bytes = limit_bytes
+
+    def _limit_swap(self, limit_bytes: int) -> None:
+        try:
+            self._write("memory", "memory.memsw.limit_in_bytes", limit_bytes)
+        except FileNotFoundError:  # no swap accounting: do not swap at all
+            self._write("memory", "memory.swappiness", 0)
+
+    def weigh(self, *, waiting: bool) -> None:
+        """Gives the group its CPU weight: low, or while it waits the least there is."""
+        if "cpu" not in self.controllers:
+            return
+        if self._version == 1:
+            self._write("cpu", "cpu.shares", _LEAST_SHARES if waiting else _LOW_SHARES)
+        else:
+            self._write("cpu", "cpu.weight", _LEAST_WEIGHT if waiting else _LOW_WEIGHT)
 
     def open_procs(self) -> list[int]:
         """Descriptors to write a pid to, one per hierarchy; the caller closes them."""

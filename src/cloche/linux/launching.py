@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = Path(__file__).parent.parent / "launcher"
 MESSAGE_LIMIT_BYTES = 256 * 1024
-_DESCRIPTOR_LIMIT = 16
+_DESCRIPTOR_LIMIT = 64
 _START_TIMEOUT_S = 20.0
 _END_TIMEOUT_S = 5.0
 _CREDENTIALS = struct.Struct("3i")

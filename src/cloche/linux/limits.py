@@ -17,6 +17,19 @@ _PENDING_SIGNALS_COUNT = 1024
 _MIB = 1024 * 1024
 
 
+def set_resource_limits(pid: int, limits: Limits, *, uid_is_shared: bool) -> None:
+    """Replaces the limits of a running process that has not started others.
+
+    Raises:
+        OSError: it is gone, or the kernel refused: raising one takes CAP_SYS_RESOURCE.
+
+    Source: man 2 prlimit.
+    """
+    for kind, limit in resource_limits(limits, uid_is_shared=uid_is_shared):
+        if resource.prlimit(pid, kind) != (limit, limit):
+            resource.prlimit(pid, kind, (limit, limit))
+
+
 def resource_limits(limits: Limits, *, uid_is_shared: bool) -> list[tuple[int, int]]:
     """(resource, hard and soft limit) to set inside the box's user namespace.
 

@@ -173,6 +173,26 @@ class Feeder:
             self._descriptor = -1
 
 
+class Handle:
+    """A process that can be killed, and is not watched; it must be alive when this is made."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError: there is no such process, or no descriptor left."""
+        self._pidfd = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """SIGKILL; no error when it is gone already, or let go of."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Lets go. Idempotent."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
 class Process:
     """A process held by its pidfd, so that its pid cannot be taken by another."""
 

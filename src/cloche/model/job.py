@@ -76,8 +76,19 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """What a step may connect to; without `allow`, nothing.
+
+    Attributes:
+        allow: Hosts: `name`, `name:port` or `*.name`; without a port 80 and 443.
+    """
+
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a job, run in a box of its own without any network.
+    """One command of a job, run in a box of its own.
 
     Attributes:
         name: Unique in its job; letters, digits, `-`, `_`, `.`.
@@ -88,6 +99,7 @@ class Step:
         keeps: Globs, relative to /workspace; what matches is there in the steps that follow.
         expects_tests: Whether the step must show that a test ran. None: only when it is called
             `test`.
+        egress: What it may connect to. None: what the job says.
     """
 
     name: str
@@ -97,6 +109,7 @@ class Step:
     env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     keeps: tuple[str, ...] = ()
     expects_tests: bool | None = None
+    egress: Egress | None = None
 
     @property
     def is_test(self) -> bool:
@@ -115,6 +128,7 @@ class JobSpec:
         without: Names of steps that are to be left out.
         artifacts: Globs of files to deliver. None: `dist/**` where the project has a build.
         limits: Of each box, and of the job as a whole.
+        egress: What the steps may connect to; the install has its own mirror.
         trust_domain: Layers are never shared between two of them.
     """
 
@@ -124,6 +138,7 @@ class JobSpec:
     without: tuple[str, ...] = ()
     artifacts: tuple[str, ...] | None = None
     limits: JobLimits = field(default_factory=JobLimits)
+    egress: Egress = field(default_factory=Egress)
     trust_domain: str = "local"
 
 

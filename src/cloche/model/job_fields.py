@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cloche.errors import InvalidRequestError
 from cloche.model import snippet_fields
-from cloche.model.job import JobSpec, Step
+from cloche.model.job import Egress, JobSpec, Step
 from cloche.model.policy import MAX_TIMEOUT_MS, JobLimits
 
 INSTALL_STEP: Final = "install"
@@ -19,6 +19,7 @@ INSTALL_STEP: Final = "install"
 
 STEPS_LIMIT_COUNT: Final = 64
 GLOBS_LIMIT_COUNT: Final = 256
+HOSTS_LIMIT_COUNT: Final = 256
 NAME_LIMIT_CHARS: Final = 64
 _NAME_CHARS = frozenset(string.ascii_letters + string.digits + "-_.")
 _VARIABLE_CHARS = frozenset(string.ascii_letters + string.digits + "_")
@@ -28,14 +29,17 @@ _MIB_LIMIT = 1024 * 1024
 _LATER: Final[Mapping[str, str]] = MappingProxyType(
     {
         "template": "put its files into the bundle",
-        "egress": "leave it out: steps run without any network",
         "secrets": "leave it out, and keep what needs a secret out of the job",
         "redact": "leave it out: logs are kept as they are, so give the job no secret",
         "isolation": "leave it out: the result says what was enforced",
     }
 )
-_LATER_OF_STEP: Final[Mapping[str, str]] = MappingProxyType(
-    {"egress": _LATER["egress"], "secrets": _LATER["secrets"]}
+_LATER_OF_STEP: Final[Mapping[str, str]] = MappingProxyType({"secrets": _LATER["secrets"]})
+_LATER_OF_EGRESS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "registry": "leave it out: the install fetches what the lockfile names, and nothing else",
+        "intercept": "leave it out: what goes through TLS is not looked into",
+    }
 )
 # Fields whose only values so far are the defaults.
 _FIXED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -76,6 +80,8 @@ def make_spec(fields: Mapping[str, Any]) -> JobSpec:
     if "limits" in given:
         limits = _mapping("limits", given["limits"])
         given["limits"] = JobLimits(**_known("limits", limits, JobLimits, {}))
+    if "egress" in given:
+        given["egress"] = _make_egress("egress", given["egress"])
     for name in ("without", "artifacts"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
@@ -109,6 +115,7 @@ def check_spec(spec: JobSpec) -> None:
     if spec.artifacts is not None:
         _check_globs("artifacts", spec.artifacts)
     _check_limits(spec.limits)
+    _check_egress("egress", spec.egress)
     snippet_fields.CHECKS["trust_domain"]("trust_domain", spec.trust_domain)
 
 
@@ -119,7 +126,22 @@ def _make_step(where: str, fields: Any) -> Step:
     for name in ("argv", "keeps"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
+    if given.get("egress") is not None:
+        given["egress"] = _make_egress(f"{where}.egress", given["egress"])
     return Step(**given)
+
+
+def _make_egress(where: str, fields: Any) -> Egress:
+    given = _known(where, _mapping(where, fields), Egress, _LATER_OF_EGRESS)
+    return Egress(tuple(_sequence(f"{where}.allow", given.get("allow", ()))))
+
+
+def _check_egress(where: str, egress: Any) -> None:
+    if not isinstance(egress, Egress):
+        raise _refuse(where, f"must be an Egress, not {_kind(egress)}")
+    hosts = _sequence(f"{where}.allow", egress.allow, HOSTS_LIMIT_COUNT)
+    for index, host in enumerate(hosts):
+        _check_text(f"{where}.allow[{index}]", host)
 
 
 def _known(
@@ -189,6 +211,8 @@ def _check_step(where: str, step: Any) -> None:
     _check_variables(f"{where}.env", step.env)
     _check_globs(f"{where}.keeps", step.keeps)
     _check_optional_flag(f"{where}.expects_tests", step.expects_tests)
+    if step.egress is not None:
+        _check_egress(f"{where}.egress", step.egress)
 
 
 def _check_name(where: str, name: Any) -> None:

@@ -62,6 +62,8 @@ class BoxPlan:
             top; `files` lie above them. Takes a writable scratch.
         mounts: Host folders of the caller's.
         listen_ports: TCP ports of the box's own loopback that Cloche serves from outside.
+        catch_ports: TCP ports on which a connect to any IPv4 address arrives at Cloche; at most
+            32. None: no egress. Some: its name server is Cloche, too.
         require: Control → the mechanism that it must have.
     """
 
@@ -73,6 +75,7 @@ class BoxPlan:
     layers: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     listen_ports: tuple[int, ...] = ()
+    catch_ports: tuple[int, ...] = ()
     require: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -87,7 +87,8 @@ class SandboxOptions:
         stdin: What the code reads on stdin.
         args: Arguments of a program.
         env: Variables beside the documented few.
-        tools: Host functions by name. Not available yet: refused.
+        tools: Name → async callable, visible to a snippet as `await tools.name(…)`; what it
+            raises stays hidden, unless it is a `cloche.ToolError`.
         on_output: Called with (stream, text) as it comes; it must not block.
         output_limit_bytes: Kept per stream: the first half and the last half.
         value_limit_bytes: Of the value as JSON.
@@ -96,7 +97,8 @@ class SandboxOptions:
         require: Control → mechanism that must enforce it, such as {"memory": "cgroup"}.
         backend: auto or namespaces.
         trust_domain: Nothing that outlives a run is shared between two of them.
-        pool_size: Warm boxes. Not available yet: refused unless None or 0.
+        pool_size: The most warm boxes or worker hosts that are kept ready; None for one per CPU,
+            0 for no warm boxes.
         max_pending: Runs that may wait for a slot.
 
     Raises:

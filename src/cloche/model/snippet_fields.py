@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ PATH_BYTES_LIMIT: Final = 1024
 NAME_BYTES_LIMIT: Final = 255
 MOUNTS_LIMIT_COUNT: Final = 8
 ARGUMENT_BYTES_LIMIT: Final = 96 * 1024
+TOOLS_LIMIT_COUNT: Final = 64
+TOOL_NAME_LIMIT: Final = 64
 
 
 def _refuse(name: str, why: str) -> InvalidRequestError:
@@ -189,8 +192,17 @@ def _optional_callable(name: str, value: Any) -> None:
 
 
 def _tools(name: str, value: Any) -> None:
-    if _mapping(name, value):
-        raise _refuse(name, "host functions are not available in this version")
+    if len(_mapping(name, value)) > TOOLS_LIMIT_COUNT:
+        raise _refuse(name, f"at most {TOOLS_LIMIT_COUNT} tools, not {len(value)}")
+    for tool, function in value.items():
+        plain = isinstance(tool, str) and tool.isascii() and tool.isidentifier()
+        if not plain or len(tool) > TOOL_NAME_LIMIT or tool.startswith("__") or tool == "then":
+            shown = repr(tool)[:80] if isinstance(tool, str) else type(tool).__name__
+            raise _refuse(name, f"{shown} is no name for a tool: an ASCII identifier")
+        if iskeyword(tool):
+            raise _refuse(name, f"{tool!r} is a reserved word of Python")
+        if not callable(function):
+            raise _refuse(f"{name}[{tool!r}]", f"must be callable, not {type(function).__name__}")
 
 
 def _signal(name: str, value: Any) -> None:
@@ -207,12 +219,6 @@ def _requirements(name: str, value: Any) -> None:
     for control, mechanism in _mapping(name, value).items():
         if not isinstance(control, str) or not isinstance(mechanism, str):
             raise _refuse(name, "maps the name of a control to the name of a mechanism")
-
-
-def _pool_size(name: str, value: Any) -> None:
-    _integer(0, 1024, optional=True)(name, value)
-    if value:
-        raise _refuse(name, "warm boxes are not available in this version")
 
 
 def _trust_domain(name: str, value: Any) -> None:
@@ -250,7 +256,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "require": _requirements,
         "backend": _one_of("auto", "namespaces"),
         "trust_domain": _trust_domain,
-        "pool_size": _pool_size,
+        "pool_size": _integer(0, 1024, optional=True),
         "max_pending": _integer(0, 1_000_000),
     }
 )

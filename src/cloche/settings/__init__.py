@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING
 from cloche.errors import UnavailableError
 from cloche.settings.address import Address
 from cloche.settings.npm import NpmSettings, read_npm
+from cloche.settings.telemetry import read_telemetry
+from cloche.settings.trust import find_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Address", "NpmSettings", "Settings", "read_settings"]
+__all__ = [
+    "Address",
+    "NpmSettings",
+    "Settings",
+    "find_cache_folder",
+    "find_certificates",
+    "read_settings",
+    "read_telemetry",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,16 @@ def read_settings(
     if home is None:
         home = _find_home(environment)
     return Settings(_find_cache_folder(environment, home), read_npm(environment, home))
+
+
+def find_cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Where what can be made again is kept.
+
+    Raises:
+        UnavailableError: this user has no home folder.
+    """
+    environment = os.environ if environment is None else environment
+    return _find_cache_folder(environment, _find_home(environment))
 
 
 def _find_home(environment: Mapping[str, str]) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.environments import roots, runtimes
-from cloche.errors import InvalidRequestError, UnavailableError
+from cloche.errors import InvalidRequestError
 from cloche.frames import DEPTH_LIMIT, DIGITS_LIMIT, encode_request
 from cloche.model.plan import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cloche.model.plan import Environment
     from cloche.model.snippet import SandboxOptions
@@ -22,8 +22,11 @@ _MAIN_FILE: Final = {
     "typescript": "main.ts",
     "python": "main.py",
 }
+_SCRIPTS: Final = ("javascript", "typescript")
 _LANGUAGES_OF: Final = {
-    "bun": ("javascript", "typescript"),
+    "bun": _SCRIPTS,
+    "deno": _SCRIPTS,
+    "node": _SCRIPTS,
     "python": ("python",),
 }
 _BASE_ENV: Final = {
@@ -33,13 +36,55 @@ _BASE_ENV: Final = {
     "LANG": "C.UTF-8",
     "TZ": "UTC",
 }
-# No crash reports, no updates, no cache on disk.
-_BUN_ENV: Final = {"DO_NOT_TRACK": "1", "BUN_RUNTIME_TRANSPILER_CACHE_PATH": "0"}
-_BUN: Final = ("/usr/bin/bun", "--no-install")
-# A bunfig.toml or .env among the caller's files is a program's own affair, not a snippet's:
-# its `preload` would run before the harness.
-_BUN_SNIPPET: Final = (*_BUN, "--config=/dev/null", "--no-env-file", "/opt/cloche/bun.mjs")
-_PYTHON: Final = ("/usr/bin/python3", "-I", "-S", "-B", "/opt/cloche/python.pyc")
+# No crash reports, no updates, no questions, no colours, no cache on disk.
+_ENV_OF: Final = {
+    "bun": {"DO_NOT_TRACK": "1", "BUN_RUNTIME_TRANSPILER_CACHE_PATH": "0"},
+    "deno": {
+        "DENO_DIR": "/nonexistent",
+        "DENO_CACHE_DB_MODE": "disabled",
+        "DENO_NO_UPDATE_CHECK": "1",
+        "NO_COLOR": "1",
+    },
+    "node": {},
+    "python": {},
+}
+# Types are not only stripped: enums, namespaces and parameter properties work too. Node calls that
+# experimental on stderr.
+_NODE_TYPES: Final = (
+    "--experimental-transform-types",
+    "--enable-source-maps",
+    "--disable-warning=ExperimentalWarning",
+)
+_START: Final = {
+    "bun": ("/usr/bin/bun", "--no-install"),
+    # The box is the wall: everything in it is permitted, and nothing comes from outside.
+    "deno": (
+        *("/usr/bin/deno", "run", "--quiet", "--allow-all", "--no-prompt", "--no-check"),
+        # With --no-npm a bare name of a built-in (`import "fs"`) is not found either.
+        *("--no-remote", "--cached-only", "--no-lock", "--no-code-cache"),
+    ),
+    "node": ("/usr/bin/node",),
+    "python": ("/usr/bin/python3", "-I", "-S", "-B"),
+}
+_SNIPPET: Final = {
+    # A bunfig.toml or .env among the caller's files is a program's own affair, not a snippet's:
+    # its `preload` would run before the harness.
+    "bun": ("--config=/dev/null", "--no-env-file", "/opt/cloche/bun.mjs"),
+    "deno": ("--no-config", "/opt/cloche/deno.mjs"),
+    "node": (*_NODE_TYPES, "/opt/cloche/node.mjs"),
+    "python": ("/opt/cloche/python.pyc",),
+}
+# What loads a program's harness before the program.
+_PROGRAM: Final = {
+    "bun": ("--preload",),
+    # What was written for Node runs too, where it uses `require`.
+    "deno": ("--unstable-detect-cjs", "--preload"),
+    "node": ("--require",),
+}
+
+
+def _runtime_name(options: SandboxOptions) -> str:
+    return options.runtime or _RUNTIME_OF[options.language]
 
 
 def choose_runtime(options: SandboxOptions) -> runtimes.Runtime:
@@ -47,15 +92,9 @@ def choose_runtime(options: SandboxOptions) -> runtimes.Runtime:
 
     Raises:
         InvalidRequestError: the runtime does not run the language.
-        UnavailableError: it is not installed here, has a known flaw, or is not supported yet.
+        UnavailableError: it is not installed here, or has a known flaw.
     """
-    name = options.runtime or _RUNTIME_OF[options.language]
-    if name not in _LANGUAGES_OF:
-        raise UnavailableError(
-            f"runtime: {name} has no harness in this version",
-            fact=f"harness-{name}",
-            fix="use runtime bun for JavaScript and TypeScript",
-        )
+    name = _runtime_name(options)
     if options.language not in _LANGUAGES_OF[name]:
         raise InvalidRequestError(
             f"runtime: {name} does not run {options.language}", retry_safe=True
@@ -65,9 +104,9 @@ def choose_runtime(options: SandboxOptions) -> runtimes.Runtime:
 
 def environment_of(runtime: runtimes.Runtime) -> Environment:
     """The box's root for a runtime."""
-    if runtime.name == "bun":
-        return roots.bun_environment(runtime)
-    return roots.python_environment(runtime)
+    if runtime.name == "python":
+        return roots.python_environment(runtime)
+    return roots.script_environment(runtime)
 
 
 def files_of(code: str, options: SandboxOptions) -> dict[str, bytes]:
@@ -90,17 +129,34 @@ def files_of(code: str, options: SandboxOptions) -> dict[str, bytes]:
     return files
 
 
-def command_of(options: SandboxOptions) -> Command:
-    """What is started for a language and mode."""
-    python = options.language == "python"
-    env = {**_BASE_ENV, **({} if python else _BUN_ENV), **options.env}
-    if python:
-        return Command(_PYTHON, env)
-    if options.mode == "snippet":
-        return Command(_BUN_SNIPPET, env)
-    main = f"/workspace/{_MAIN_FILE[options.language]}"
-    argv = (*_BUN, "--preload", "/opt/cloche/bun_program.mjs", main, *options.args)
-    return Command(argv, env)
+def _heap_flags(options: SandboxOptions) -> tuple[str, ...]:
+    """V8 collects in time for the run's limit, and not for the host's memory, which it sees.
+
+    The limit itself is the kernel's: V8's heap alone may come to it, so that V8 never ends first.
+    """
+    limit_mb = options.memory_limit_mb
+    young_mb = max(1, min(16, limit_mb // 32))  # V8's own: 16, three times over
+    return f"--max-old-space-size={limit_mb}", f"--max-semi-space-size={young_mb}"
+
+
+def command_of(options: SandboxOptions, *, stream: bool = False) -> Command:
+    """What is started for a language and mode; `stream`: fd 3 is a pipe, not a memory file."""
+    name = _runtime_name(options)
+    networked = options.allow_network or options.allow_hosts
+    trust = roots.TRUST_ENVIRONMENT if networked else {}
+    env = {**_BASE_ENV, **_ENV_OF[name], **trust, **options.env}
+    start = _START[name]
+    if name == "node":
+        start = (*start, *_heap_flags(options))
+    elif name == "deno":
+        start = (*start, f"--v8-flags={','.join(_heap_flags(options))}")
+    if options.mode == "snippet" or name == "python":
+        stream_argument = ("stream",) if stream else ()
+        return Command((*start, *_SNIPPET[name], *stream_argument), env)
+    harness = f"/opt/cloche/{name}_program.mjs"
+    main = (f"/workspace/{_MAIN_FILE[options.language]}", *options.args)
+    types = _NODE_TYPES if name == "node" and options.language == "typescript" else ()
+    return Command((*start, *types, *_PROGRAM[name], harness, *main), env)
 
 
 def request_for_program(options: SandboxOptions, nonce: bytes) -> bytes:
@@ -116,7 +172,13 @@ def request_for_program(options: SandboxOptions, nonce: bytes) -> bytes:
 
 
 def request_for_snippet(
-    code: str | Module, context: Mapping[str, Any], options: SandboxOptions, nonce: bytes
+    code: str | Module,
+    context: Mapping[str, Any],
+    options: SandboxOptions,
+    nonce: bytes,
+    *,
+    tools: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> bytes:
     """The frame on fd 3 for a snippet.
 
@@ -125,10 +187,14 @@ def request_for_snippet(
         context: Checked.
         options: Of the run.
         nonce: What the result frame will start with.
+        tools: The names of the run's tools.
+        env: Variables to set before the code runs, where the runtime has started already.
     """
     request: dict[str, Any] = {
         "nonce": nonce.hex(),
         "mode": "snippet",
+        "tools": list(tools),
+        **({"env": dict(env)} if env else {}),
         "context": dict(context),
         "value_limit_bytes": options.value_limit_bytes,
         "depth_limit": DEPTH_LIMIT,
@@ -139,7 +205,8 @@ def request_for_snippet(
     else:
         request |= {
             "code": code.code,
-            "loader": "ts" if options.language == "typescript" else "js",
+            "loader": "js" if code.erased else "ts",
+            "name": "snippet.ts" if options.language == "typescript" else "snippet.js",
             "map": code.map,
             "imports": code.imports,
             "check": code.check,

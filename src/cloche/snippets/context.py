@@ -12,6 +12,7 @@ from cloche.errors import InvalidRequestError
 from cloche.frames import DEPTH_LIMIT, DIGITS_LIMIT
 
 _MAX_SAFE_INTEGER = 2**53
+_TOO_MANY_DIGITS: Final = 10**DIGITS_LIMIT
 
 # ECMA-262: reserved words (strict mode and modules), and the names of the global object, which
 # a context must not replace for the code that relies on them.
@@ -96,7 +97,7 @@ def _copy(value: Any, path: str, depth: int, python: bool) -> Any:
     if isinstance(value, int):
         if not python and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
             raise _refuse(path, "is an integer over 2^53, which JavaScript cannot hold exactly")
-        if abs(value) >= 10**DIGITS_LIMIT:
+        if abs(value) >= _TOO_MANY_DIGITS:
             raise _refuse(path, f"is an integer of more than {DIGITS_LIMIT} digits")
         return int(value)
     if isinstance(value, float):

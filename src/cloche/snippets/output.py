@@ -22,7 +22,7 @@ class _Kept:
         self.head = bytearray()
         self.tail = bytearray()
         self.total_bytes = 0
-        self.decoder = _new_decoder()
+        self.decoder: codecs.IncrementalDecoder | None = None  # made with the first bytes
 
     def add(self, chunk: bytes) -> bytes:
         """Keeps what may be kept; returns the part that went into the first half."""
@@ -97,7 +97,9 @@ class OutputRecorder:
 
     def _add(self, stream: Stream, chunk: bytes) -> None:
         kept = self._kept[stream]
-        self._tell(stream, kept.decoder.decode(chunk))
+        if self._on_output is not None:
+            kept.decoder = kept.decoder or _new_decoder()
+            self._tell(stream, kept.decoder.decode(chunk))
         first = kept.add(chunk)
         if not first:
             return
@@ -121,11 +123,13 @@ class OutputRecorder:
     def finish(self) -> None:
         """Hands out what an unfinished character held back."""
         for stream, kept in self._kept.items():
-            self._tell(stream, kept.decoder.decode(b"", final=True))
+            if kept.decoder is not None:
+                self._tell(stream, kept.decoder.decode(b"", final=True))
 
     def text(self, stream: Stream) -> str:
         """What was kept of a stream, with a marker line where it was cut."""
-        return "".join(self._kept[stream].texts())
+        kept = self._kept[stream]
+        return "".join(kept.texts()) if kept.total_bytes else ""
 
     def total_bytes(self, stream: Stream) -> int:
         """How much the stream had."""
@@ -137,6 +141,8 @@ class OutputRecorder:
 
     def interleaved(self) -> tuple[OutputChunk, ...]:
         """Both streams as they came; the last half of a cut stream is one chunk at the end."""
+        if not self._chunks:
+            return ()
         decoders = {stream: _new_decoder() for stream in self._kept}
         chunks = [
             OutputChunk(round(time_ms, 3), stream, decoders[stream].decode(data))

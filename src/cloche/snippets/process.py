@@ -1,168 +1,98 @@
-"""The process sandbox: a fresh box for every run."""
+"""The process sandbox: a fresh box for every run, made for it or kept warm."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import dataclasses
 import os
 import secrets
 import time
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from cloche.admission import admit
-from cloche.backends.base import Box, Sinks
-from cloche.errors import (
-    DisposedError,
-    InternalError,
-    InvalidRequestError,
-    SandboxErrorCode,
-)
+from cloche.backends.base import Sinks
+from cloche.egress.rules import read_rules
+from cloche.egress.transparent import open_egress
+from cloche.errors import InternalError, InvalidRequestError, SandboxErrorCode
 from cloche.frames import NONCE_BYTES, ResultReader
-from cloche.linux.probe import probe_host
-from cloche.model.outcome import Cause, Outcome, Usage
-from cloche.model.plan import Isolation
-from cloche.model.snippet import RunOptions, RuntimeInfo, SandboxOptions, SandboxResult
-from cloche.queue import SlotQueue
+from cloche.model.outcome import Cause
+from cloche.model.snippet import RuntimeInfo, SandboxOptions
+from cloche.pool import WarmBox, WarmPool
 from cloche.snippets import commands
 from cloche.snippets.context import check_context
-from cloche.snippets.output import OutputRecorder
+from cloche.snippets.sandbox import Ending, Run, Sandbox, no_isolation, not_started
 from cloche.snippets.transformer import Module, Refusal, Transformer
 from cloche.snippets.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from cloche.backends.base import Backend, CollectedFiles
-    from cloche.environments.runtimes import Runtime
-    from cloche.model.abort import AbortSignal
-    from cloche.model.plan import BoxPlan
-    from cloche.model.snippet import RunFields
+    from cloche.backends.base import Backend, Box, CollectedFiles, ControlFeed
+    from cloche.egress.rules import EgressRules
+    from cloche.egress.transparent import TransparentEgress
+    from cloche.model.outcome import Outcome
+    from cloche.model.plan import BoxPlan, Command
+    from cloche.snippets.tools import ToolCalls
 
-_CODE_LIMIT_BYTES = 8 * 1024 * 1024
 _COLLECT_LIMIT_BYTES = 64 * 1024 * 1024
 _COLLECT_LIMIT_COUNT = 1_000
-# Two runs per CPU: one computes while the other is set up or torn down.
-_SLOTS_COUNT = 2 * (os.cpu_count() or 1)
+_CPUS_COUNT = os.cpu_count() or 1
+# Variables that a runtime or its libraries read when they start: a warm one has started.
+_START_VARIABLES: Final = (
+    "BUN_", "DENO_", "GLIBC_", "HOME", "JSC_", "LANG", "LC_", "LD_", "MALLOC_", "NODE_",
+    "OPENSSL_", "PATH", "PYTHON", "SSL_", "TMPDIR", "TZ", "UV_", "V8_", "FORCE_COLOR", "NO_COLOR",
+)  # fmt: skip
 
 
-class ProcessSandbox:
+class ProcessSandbox(Sandbox):
     """Runs each snippet or program in a box of its own. Belongs to one event loop."""
 
-    def __init__(self, options: SandboxOptions, backend: Backend) -> None:
-        """Starts nothing yet; see `cloche.create_process_sandbox`."""
-        self._options = options
-        self._backend = backend
-        self._facts = probe_host()
-        self._queue = SlotQueue(_SLOTS_COUNT, options.max_pending)
-        self._transformer = Transformer(backend)
-        self._boxes: set[Box] = set()
-        self._in_flight: set[asyncio.Future[None]] = set()
-        self._disposed = False
-        self._owner_pid = os.getpid()
+    kind = "process"
 
-    async def __aenter__(self) -> Self:
-        """Makes ready what every run needs: a first run is then as fast as the next ones."""
-        self._refuse_when_disposed()
-        try:
-            runtime = commands.choose_runtime(self._options)
-            await self._backend.prepare(commands.environment_of(runtime))
-            if self._options.language != "python" and self._options.mode == "snippet":
-                await self._transformer.start()
-        except BaseException:
-            await self.dispose()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Disposes."""
-        await self.dispose()
-
-    async def dispose(self) -> None:
-        """Ends the runs in flight (as SANDBOX_DISPOSED), leaves nothing. Idempotent."""
-        if self.is_foreign:
-            return
-        self._disposed = True
-        for box in list(self._boxes):
-            box.kill(Cause.DISPOSED)
-        while self._in_flight:
-            await asyncio.wait(list(self._in_flight))
-        await self._transformer.close()
-        await self._backend.close()
-
-    async def run(
+    def __init__(
         self,
-        code: str,
-        context: Mapping[str, Any] | None = None,
-        options: RunOptions | None = None,
-        **fields: Unpack[RunFields],
-    ) -> SandboxResult:
-        """Runs code to its result.
+        options: SandboxOptions,
+        backend: Backend,
+        *,
+        open_egress: Callable[[Box, EgressRules], Awaitable[TransparentEgress]] = open_egress,
+    ) -> None:
+        """Starts nothing yet; see `cloche.create_process_sandbox`."""
+        self.open_egress = open_egress
+        # Two runs per CPU: one computes while the other is set up or torn down.
+        super().__init__(options, backend, slots_count=2 * _CPUS_COUNT)
+        self.transformer = Transformer(backend)
+        size = _CPUS_COUNT if options.pool_size is None else options.pool_size
+        self.pool = WarmPool(backend, size)
 
-        Args:
-            code: A snippet, or a program's main module (`mode`).
-            context: JSON values by name: globals of a snippet.
-            options: Fields that differ from the sandbox's.
-            **fields: The same by keyword; these win.
+    async def _start(self) -> None:
+        options = self.options
+        runtime = commands.choose_runtime(options)
+        await self.backend.prepare(commands.environment_of(runtime))
+        if options.mode != "snippet":
+            return
+        if options.language != "python":
+            await self.transformer.start()
+        run = self._make_run("", None, options)
+        if run.may_be_warm:
+            await self.pool.start(run.plan, run.warm_command)
 
-        Returns:
-            What became of it: what the code did is never raised.
+    async def _close(self) -> None:
+        await self.pool.close()
+        await self.transformer.close()
 
-        Raises:
-            InvalidRequestError: a field, the context or the language; nothing was started.
-            UnavailableError: this host cannot enforce what was asked.
-            OverloadedError: the queue is full or the wait in it too long.
-            DisposedError: the sandbox is disposed.
-            InternalError: Cloche's own failure.
-
-        Ensures: no process of the run exists and nothing that it wrote is left, also when the
-            awaiting task is cancelled.
-        """
-        self._refuse_when_disposed()
-        given = merge_fields(options, fields)
-        resolved = self._options.override(given)
-        if resolved.mounts:  # their folders are searched, which can take a while
-            run = await asyncio.to_thread(_Run, self, code, context, resolved)
-        else:
-            run = _Run(self, code, context, resolved)
-        ended = asyncio.get_running_loop().create_future()
-        self._in_flight.add(ended)
-        try:
-            return await run.finish()
-        finally:
-            self._in_flight.discard(ended)
-            ended.set_result(None)
-
-    @property
-    def is_foreign(self) -> bool:
-        """True in a fork of the process that made it: there it is of no use, and left alone."""
-        return os.getpid() != self._owner_pid
-
-    def _refuse_when_disposed(self) -> None:
-        if self.is_foreign:
-            raise InvalidRequestError(
-                "the sandbox belongs to the process that this one was forked from; create another",
-                retry_safe=True,
-            )
-        if self._disposed:
-            raise DisposedError("the sandbox is disposed; create another one", retry_safe=True)
+    def _make_run(
+        self, code: str, context: Mapping[str, Any] | None, options: SandboxOptions
+    ) -> ProcessRun:
+        return ProcessRun(self, code, context, options)
 
 
-def check_options(options: Any, kind: type) -> None:
-    """Raises InvalidRequestError when the options are neither None nor of their kind."""
-    if options is not None and not isinstance(options, kind):
-        told = f"options: must be {kind.__name__}, not {type(options).__name__}"
-        raise InvalidRequestError(told, retry_safe=True)
+class ProcessRun(Run):
+    """One run in a box.
 
+    Attributes:
+        plan: Of its box.
+    """
 
-def merge_fields(options: RunOptions | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a run, from its options and its keywords; these win."""
-    check_options(options, RunOptions)
-    return {**(options.given if options is not None else {}), **fields}
-
-
-class _Run:
-    """One run, from its request to its result."""
+    sandbox: ProcessSandbox
 
     def __init__(
         self,
@@ -172,170 +102,176 @@ class _Run:
         options: SandboxOptions,
     ) -> None:
         """Checks everything that can be checked before a slot is taken."""
-        self._sandbox = sandbox
-        self._options = options
-        self._code = _check_code(code)
-        if context and options.mode == "program":
-            raise InvalidRequestError(
-                "context: a program has none; use stdin, args or files", retry_safe=True
-            )
-        if options.args and options.mode == "snippet":
+        super().__init__(sandbox, code, options)
+        if options.mode == "program":
+            _refuse_in_program(context, options)
+        elif options.args:
             raise InvalidRequestError("args: a snippet has none; use the context", retry_safe=True)
         self._context = check_context(context, options.language)
-        self._runtime: Runtime = commands.choose_runtime(options)
-        self._plan: BoxPlan = admit(
+        if "tools" in self._context and options.tools:
+            raise InvalidRequestError("context: tools is the name of the tools", retry_safe=True)
+        runtime = commands.choose_runtime(options)
+        self.runtime = RuntimeInfo(runtime.name, runtime.version)
+        self.plan: BoxPlan = admit(
             options,
-            commands.environment_of(self._runtime),
-            commands.files_of(self._code, options),
-            sandbox._facts,
-        )
-        self._run_id = secrets.token_hex(16)
-        self._queue_ms = 0.0
-        self._started_at = time.monotonic()
-        self._output = OutputRecorder(
-            options.output_limit_bytes,
-            options.on_output,
-            lambda: time.monotonic() - self._started_at,
+            commands.environment_of(runtime),
+            commands.files_of(self.code, options),
+            sandbox.facts,
         )
 
-    async def finish(self) -> SandboxResult:
-        """Waits for a slot, runs, and says what became of it."""
-        signal = self._options.signal
-        queued_at = time.monotonic()
-        if signal is not None and signal.aborted:
-            return self._nothing(SandboxErrorCode.ABORTED, "the signal had fired already")
-        async with contextlib.AsyncExitStack() as held:
-            with contextlib.suppress(TimeoutError):
-                async with _ended_by(signal):
-                    slot = self._sandbox._queue.slot(self._options.queue_timeout_ms)
-                    await held.enter_async_context(slot)
-            self._queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
-            if self._sandbox._disposed:
-                return self._nothing(SandboxErrorCode.DISPOSED, "the sandbox was disposed")
-            if signal is not None and signal.aborted:
-                return self._nothing(SandboxErrorCode.ABORTED, "the signal fired before the start")
-            try:
-                return await self._run_in_fresh_box()
-            except _RefusedError as error:
-                return self._refused(error.refusal)
+    @property
+    def may_be_warm(self) -> bool:
+        """False where something of it must be there when the runtime starts."""
+        options = self.options
+        return (
+            options.mode == "snippet"
+            and not options.stdin
+            and not any(name.startswith(_START_VARIABLES) for name in options.env)
+        )
 
-    async def _run_in_fresh_box(self) -> SandboxResult:
-        """Once more where the first box was lost before the code started, as by a dead launcher."""
+    @property
+    def warm_command(self) -> Command:
+        """What a warm box runs: it gets the variables with its request."""
+        options = self.options
+        if options.env:
+            options = dataclasses.replace(options, env={})
+        return commands.command_of(options, stream=True)
+
+    async def _execute(self) -> Ending:
         try:
-            return await self._run_in_box()
-        except InternalError as error:
-            if not error.retry_safe or self._sandbox._disposed:
-                raise
-            return await self._run_in_box()
+            if self.may_be_warm:
+                warm = self.sandbox.pool.take(self.plan, self.warm_command)
+                if warm is not None:
+                    try:
+                        return await self._execute_warm(warm)
+                    except InternalError as error:
+                        if not error.retry_safe or self.sandbox.disposed:
+                            raise  # to whom it is told that the sandbox is disposed
+            return await self._execute_cold()
+        except _RefusedError as error:
+            return error.ending
 
-    async def _run_in_box(self) -> SandboxResult:
-        options = self._options
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        reader = ResultReader(nonce, options.value_limit_bytes)
-        stdin = options.stdin.encode() if isinstance(options.stdin, str) else options.stdin
-        sinks = Sinks(self._output.stdout, self._output.stderr, reader.feed)
-        box = await self._sandbox._backend.create(self._plan)
-        self._sandbox._boxes.add(box)
-        loop = asyncio.get_running_loop()
-
-        def abort() -> None:
-            loop.call_soon_threadsafe(box.kill, Cause.ABORTED)
-
-        if options.signal is not None:
-            options.signal.subscribe(abort)
-        if self._sandbox._disposed:
-            box.kill(Cause.DISPOSED)
-        collected: CollectedFiles | None = None
+    async def _execute_warm(self, warm: WarmBox) -> Ending:
+        talk = _Talk(self, warm.box)
         try:
-            outcome = await box.exec(
-                commands.command_of(options), stdin=stdin, control=self._request(nonce), sinks=sinks
-            )
-            isolation = box.isolation
-            if options.collect:
-                collected = await box.collect(
-                    options.collect,
-                    limit_bytes=_COLLECT_LIMIT_BYTES,
-                    limit_count=_COLLECT_LIMIT_COUNT,
-                )
+            with self.holding(warm.box):
+                await talk.open_egress()
+                request = await self._request(talk.nonce, env=self.options.env)
+                outcome = await warm.run(request, self.plan.limits, talk.sinks)
+                return await talk.end(outcome, warm=True)
         finally:
-            if options.signal is not None:
-                options.signal.unsubscribe(abort)
-            self._sandbox._boxes.discard(box)
-            await asyncio.shield(box.destroy())
-        self._output.finish()
-        if self._output.callback_error is not None:
-            raise self._output.callback_error
-        files = {} if collected is None else collected.files
-        result = self._result(judge(outcome, reader, options), outcome, isolation, files)
-        if options.logger is not None:
-            told = result.error_code or "ok"
-            options.logger.info("run %s: %s after %s ms", result.run_id, told, result.duration_ms)
-        return result
+            await talk.close()
+            await self.sandbox.put_away(warm.box, warm.destroy())
 
-    async def _request(self, nonce: bytes) -> bytes:
-        """What the harness reads; the box is being set up meanwhile, and starts after it."""
-        options = self._options
+    async def _execute_cold(self) -> Ending:
+        options = self.options
+        box = await self.sandbox.backend.create(self.plan)
+        talk = _Talk(self, box)
+        stdin = options.stdin.encode() if isinstance(options.stdin, str) else options.stdin
+        command = commands.command_of(options, stream=bool(options.tools))
+        try:
+            with self.holding(box):
+                # The box is being set up meanwhile, and starts after it.
+                request = self._cold_request(talk)
+                outcome = await box.exec(command, stdin=stdin, control=request, sinks=talk.sinks)
+                return await talk.end(outcome, warm=False)
+        finally:
+            await talk.close()
+            await self.sandbox.put_away(box, box.destroy())
+
+    async def _cold_request(self, talk: _Talk) -> bytes:
+        request = await self._request(talk.nonce)
+        await talk.open_egress()
+        self.started_at = time.monotonic()
+        return request
+
+    async def _request(self, nonce: bytes, env: Mapping[str, str] | None = None) -> bytes:
+        """What the harness reads.
+
+        Raises:
+            _RefusedError: the transformer refuses the code.
+        """
+        options = self.options
         if options.mode == "program":
             request = commands.request_for_program(options, nonce)
         else:
-            code: str | Module = self._code
+            code: str | Module = self.code
             if options.language != "python":
-                answer = await self._sandbox._transformer.transform(self._code, options.language)
+                answer = await self.sandbox.transformer.transform(self.code, options.language)
                 if isinstance(answer, Refusal):
                     raise _RefusedError(answer)
                 code = answer
-            request = commands.request_for_snippet(code, self._context, options, nonce)
-        self._started_at = time.monotonic()
+            request = commands.request_for_snippet(
+                code, self._context, options, nonce, tools=tuple(options.tools), env=env
+            )
+        self.started_at = time.monotonic()
         return request
 
-    def _nothing(self, code: SandboxErrorCode, error: str) -> SandboxResult:
-        """A result of a run that was not started."""
-        cause = Cause.ABORTED if code is SandboxErrorCode.ABORTED else Cause.DISPOSED
-        outcome = Outcome(cause, None, None, 0.0, Usage(0.0, 0))
-        return self._result(Verdict(code, error), outcome, _no_isolation(), {})
 
-    def _refused(self, refusal: Refusal) -> SandboxResult:
-        verdict = Verdict(
-            SandboxErrorCode.INVALID_CODE, refusal.message, line=refusal.line, column=refusal.column
-        )
-        outcome = Outcome(Cause.EXITED, None, None, 0.0, Usage(0.0, 0))
-        return self._result(verdict, outcome, _no_isolation(), {})
+class _Talk:
+    """What a box and a run have to say to each other."""
 
-    def _result(
-        self,
-        verdict: Verdict,
-        outcome: Outcome,
-        isolation: Isolation,
-        files: Mapping[str, bytes],
-    ) -> SandboxResult:
-        output = self._output
-        return SandboxResult(
-            ok=verdict.code is None,
-            value=verdict.value,
-            stdout=output.text("stdout"),
-            stderr=output.text("stderr"),
-            output=output.interleaved(),
-            duration_ms=outcome.duration_ms,
-            queue_ms=self._queue_ms,
-            exit_code=outcome.exit_code,
-            signal=outcome.signal,
-            error=verdict.error,
-            error_code=verdict.code,
-            error_line=verdict.line,
-            error_column=verdict.column,
-            error_stack=verdict.stack,
-            stdout_bytes=output.total_bytes("stdout"),
-            stderr_bytes=output.total_bytes("stderr"),
-            stdout_truncated=output.truncated("stdout"),
-            stderr_truncated=output.truncated("stderr"),
-            files=MappingProxyType(dict(files)),
-            denied=(),
-            usage=outcome.usage,
-            runtime=RuntimeInfo(self._runtime.name, self._runtime.version),
-            isolation=isolation,
-            warm=False,
-            run_id=self._run_id,
+    def __init__(self, run: ProcessRun, box: Box) -> None:
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self._run = run
+        self._box = box
+        self._feed: ControlFeed | None = None
+        self._egress: TransparentEgress | None = None
+        options = run.options
+        self._tools: ToolCalls | None = run.tool_calls(self._answer)
+        # A result is a snippet's last word, unless it has files to close.
+        is_last = options.mode == "snippet" and not options.collect
+        self._reader = ResultReader(
+            self.nonce,
+            options.value_limit_bytes,
+            on_call=None if self._tools is None else self._tools.take,
+            on_result=box.finish if is_last else None,
         )
+        connect = self._connect if self._tools else None
+        self.sinks = Sinks(run.output.stdout, run.output.stderr, self._reader.feed, connect)
+
+    def _connect(self, feed: ControlFeed) -> None:
+        self._feed = feed
+
+    async def open_egress(self) -> None:
+        """Serves the box's network, where it has any."""
+        options = self._run.options
+        if self._run.plan.catch_ports:
+            rules = read_rules(options.allow_hosts, any_public=options.allow_network)
+            self._egress = await self._run.sandbox.open_egress(self._box, rules)
+
+    def _answer(self, frame: bytes) -> None:
+        if self._feed is not None:
+            self._feed.write(frame)
+
+    async def end(self, outcome: Outcome, *, warm: bool) -> Ending:
+        """What became of the run; the box still is there."""
+        options = self._run.options
+        if outcome.cause is Cause.EXITED and outcome.exit_code is None:
+            # It was ended after its last word, of which it would have made this exit code.
+            code = 0 if self._reader.succeeded else 1
+            outcome = dataclasses.replace(outcome, exit_code=code, signal=None)
+        isolation = self._box.isolation
+        collected: CollectedFiles | None = None
+        if options.collect:
+            collected = await self._box.collect(
+                options.collect, limit_bytes=_COLLECT_LIMIT_BYTES, limit_count=_COLLECT_LIMIT_COUNT
+            )
+        return Ending(
+            judge(outcome, self._reader, options),
+            outcome,
+            isolation,
+            files={} if collected is None else collected.files,
+            denied=() if self._egress is None else self._egress.denied,
+            warm=warm,
+        )
+
+    async def close(self) -> None:
+        """Ends what still answers. Idempotent."""
+        if self._tools is not None:
+            await self._tools.close()
+        if self._egress is not None:
+            await self._egress.close()
 
 
 class _RefusedError(Exception):
@@ -343,48 +279,16 @@ class _RefusedError(Exception):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-@contextlib.asynccontextmanager
-async def _ended_by(signal: AbortSignal | None) -> AsyncIterator[None]:
-    """Ends its body with TimeoutError when the signal fires."""
-    if signal is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    is_open = True
-    async with asyncio.timeout(None) as scope:
-
-        def expire() -> None:
-            if is_open:
-                scope.reschedule(loop.time())
-
-        def fire() -> None:
-            loop.call_soon_threadsafe(expire)
-
-        signal.subscribe(fire)
-        try:
-            yield
-        finally:
-            is_open = False
-            signal.unsubscribe(fire)
-
-
-def _no_isolation() -> Isolation:
-    """Of a run for which no box was made."""
-    return Isolation("none", MappingProxyType({}))
-
-
-def _check_code(code: Any) -> str:
-    if not isinstance(code, str):
-        raise InvalidRequestError(f"code: must be str, not {type(code).__name__}", retry_safe=True)
-    try:
-        size = len(code.encode())
-    except UnicodeEncodeError:
-        raise InvalidRequestError("code: has a lone surrogate", retry_safe=True) from None
-    if size > _CODE_LIMIT_BYTES:
-        raise InvalidRequestError(
-            f"code: {size} bytes, over the limit of {_CODE_LIMIT_BYTES}", retry_safe=True
+        verdict = Verdict(
+            SandboxErrorCode.INVALID_CODE, refusal.message, line=refusal.line, column=refusal.column
         )
-    return code
+        self.ending = Ending(verdict, not_started(Cause.EXITED), no_isolation())
+
+
+def _refuse_in_program(context: Any, options: SandboxOptions) -> None:
+    if context:
+        raise InvalidRequestError(
+            "context: a program has none; use stdin, args or files", retry_safe=True
+        )
+    if options.tools:
+        raise InvalidRequestError("tools: a program has none; use a snippet", retry_safe=True)

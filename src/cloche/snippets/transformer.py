@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloche.backends.base import ControlFeed, Sinks
-from cloche.environments import roots, runtimes
-from cloche.errors import ClocheError, InternalError, UnavailableError
+from cloche.environments import roots
+from cloche.errors import ClocheError, InternalError
 from cloche.frames import FrameError, decode_json, encode_request
 from cloche.model.outcome import Cause
 from cloche.model.plan import BoxPlan, Command
@@ -43,6 +43,7 @@ class Module:
     check: str | None
     suspect: list[int] | None
     unclear: bool
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,7 @@ class Transformer:
         async with self._starting:
             if self._feed is not None:
                 return
-            runtime = runtimes.find_runtime("python")
-            if runtime is None:
-                raise UnavailableError(
-                    "the transformer needs CPython",
-                    fact="runtime-python",
-                    fix="run Cloche on CPython 3.11 or later",
-                )
-            plan = BoxPlan(roots.transformer_environment(runtime), _LIMITS)
+            plan = BoxPlan(roots.transformer_environment(), _LIMITS)
             self._box = await self._backend.create(plan)
             connected = asyncio.Event()
 
@@ -202,6 +196,7 @@ class Transformer:
                     None if answer["check"] is None else str(answer["check"]),
                     None if answer["suspect"] is None else list(answer["suspect"]),
                     answer["unclear"] is True,
+                    answer.get("erased") is True,
                 )
                 self._known.keep(code, language, module)
                 return module

@@ -32,6 +32,8 @@ _GUEST_CODES = frozenset(
         SandboxErrorCode.VALUE_TOO_LARGE,
     }
 )
+# A worker host speaks for its engine: it is Cloche's own program, and knows the engine's heap.
+WORKER_CODES = _GUEST_CODES | {SandboxErrorCode.MEMORY_EXCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,21 @@ class Verdict:
     stack: str | None = None
 
 
-def judge(outcome: Outcome, reader: ResultReader, options: SandboxOptions) -> Verdict:
-    """Decides what a run came to."""
+def judge(
+    outcome: Outcome,
+    reader: ResultReader,
+    options: SandboxOptions,
+    *,
+    codes: frozenset[SandboxErrorCode] = _GUEST_CODES,
+) -> Verdict:
+    """Decides what a run came to.
+
+    Args:
+        outcome: With no exit code where it was ended after its last word.
+        reader: Has that word.
+        options: Of the run.
+        codes: Those that the frame may claim.
+    """
     stopped = _stopped(outcome, options)
     if stopped is not None:
         return stopped
@@ -55,7 +70,7 @@ def judge(outcome: Outcome, reader: ResultReader, options: SandboxOptions) -> Ve
         frame = reader.result()
     except FrameError as error:
         return Verdict(SandboxErrorCode.EXECUTION_ERROR, f"no result: {error}")
-    succeeded = outcome.cause is Cause.EXITED and outcome.exit_code == 0
+    succeeded = outcome.cause is Cause.EXITED and outcome.exit_code in (0, None)
     if frame is None:
         return Verdict() if succeeded else _ended(outcome)
     if frame.get("ok") is True and options.mode == "snippet":
@@ -69,7 +84,7 @@ def judge(outcome: Outcome, reader: ResultReader, options: SandboxOptions) -> Ve
         return Verdict(value=frame.get("value"))
     if options.mode == "program" and succeeded:
         return Verdict()
-    return _explained(frame, outcome, writable=options.wants_scratch)
+    return _explained(frame, outcome, codes, options)
 
 
 def _stopped(outcome: Outcome, options: SandboxOptions) -> Verdict | None:
@@ -98,7 +113,12 @@ def _ended(outcome: Outcome) -> Verdict:
     return Verdict(SandboxErrorCode.EXECUTION_ERROR, text)
 
 
-def _explained(frame: dict[str, Any], outcome: Outcome, *, writable: bool) -> Verdict:
+def _explained(
+    frame: dict[str, Any],
+    outcome: Outcome,
+    codes: frozenset[SandboxErrorCode],
+    options: SandboxOptions,
+) -> Verdict:
     """A failure in the guest's words, as far as they are of the right kind and size."""
     error = frame.get("error")
     if not isinstance(error, dict):
@@ -110,20 +130,25 @@ def _explained(frame: dict[str, Any], outcome: Outcome, *, writable: bool) -> Ve
     else:
         told = message or name or "the code failed"
     return Verdict(
-        code=SandboxErrorCode(code) if code in _GUEST_CODES else SandboxErrorCode.EXECUTION_ERROR,
-        error=told + hint(told, writable=writable),
+        code=SandboxErrorCode(code) if code in codes else SandboxErrorCode.EXECUTION_ERROR,
+        error=told
+        + hint(
+            told,
+            writable=options.wants_scratch,
+            networked=options.allow_network or bool(options.allow_hosts),
+        ),
         line=_position(error.get("line")),
         column=_position(error.get("column")),
         stack=_text(error.get("stack"), _STACK_LIMIT) or None,
     )
 
 
-def hint(error: str, *, writable: bool) -> str:
+def hint(error: str, *, writable: bool, networked: bool = False) -> str:
     """What would help, where the guest's words sound like a wall of the box; else nothing."""
     if not writable and ("EROFS" in error or "Read-only file system" in error):
         return " (nothing is writable here; allow_fs=True gives a private /workspace and /tmp)"
-    if any(sign in error for sign in _NETWORK_SIGNS):
-        return " (this run has no network)"
+    if not networked and any(sign in error for sign in _NETWORK_SIGNS):
+        return " (this run has no network; allow_hosts=[…] names what it may connect to)"
     return ""
 
 

@@ -49,6 +49,39 @@ def apply_splices(source: bytes, splices: Iterable[Splice]) -> tuple[str, list[E
     return "".join(pieces), edits
 
 
+def compose_edits(first: Sequence[Edit], second: Sequence[Edit]) -> list[Edit]:
+    """Return the edits of a text that was spliced twice.
+
+    Args:
+        first: Those of the first time, whose result was spliced again.
+        second: Those of the second time.
+    """
+    if not first or not second:
+        return list(first or second)
+    result: list[Edit] = []
+    waiting = list(reversed(first))
+    line = shift = 0  # of the second text against the first, on this line
+    for edit in (*second, None):
+        if edit is None or edit[0] != line:
+            limit = edit[0] if edit is not None else None
+            while waiting and (limit is None or waiting[-1][0] < limit):
+                early_line, column, delta = waiting.pop()
+                result.append((early_line, column + (shift if early_line == line else 0), delta))
+            if edit is None:
+                break
+            line, shift = edit[0], 0
+        place = edit[1] - shift
+        while waiting and waiting[-1][0] == line and waiting[-1][1] < place:
+            _, column, delta = waiting.pop()
+            head = min(-delta, place - column)
+            result.append((line, column + shift, -head))
+            if head < -delta:  # the second insertion is inside of the first
+                waiting.append((line, column + head, delta + head))
+        result.append(edit)
+        shift -= edit[2]
+    return result
+
+
 def map_position(
     line: int, column: int, *, line_offset: int, edits: Sequence[Sequence[int]]
 ) -> tuple[int, int]:

@@ -23,14 +23,16 @@ is no final statement: an empty statement, a function declaration, an import, a 
 `5; const a = 1` has no value, and `f(); function f() {…}` has that of `f()`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tree_sitter import Node
 
 from . import syntax
-from .positions import Edit, Splice, apply_splices, blank, locate
+from .erasure import erase, lower
+from .patch import RefusalError
+from .positions import Edit, Splice, apply_splices, blank, compose_edits, locate
 
 Language = Literal["javascript", "typescript"]
 
@@ -96,6 +98,8 @@ class Transformed:
             that gives no position of its own.
         unclear: The error is in the final statement, so that its value, if any, would be lost. A
             runtime whose own parser accepts the text must refuse it all the same.
+        erased: `code` is plain JavaScript. False where the text is TypeScript that the grammar
+            here does not know: a runtime that reads TypeScript itself may still run it.
     """
 
     code: str
@@ -105,6 +109,7 @@ class Transformed:
     check: str | None = None
     suspect: tuple[int, int] | None = None
     unclear: bool = False
+    erased: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +122,56 @@ class Refused:
 
 
 def transform(code: str, language: Language) -> Transformed | Refused:
-    """Turn a snippet into a module.
+    """Turn a snippet into a module of plain JavaScript.
 
     Args:
         code: The caller's text. Lone surrogates are read as U+FFFD.
-        language: Which grammar is tried first. Types are left for the runtime to strip.
+        language: Which grammar is tried first, and whether there are types to take away.
     """
-    source = code.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+    text = code.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    source = text.encode()
     root = syntax.parse(source, language)
-    module = _Module(source, root)
-    if syntax.finds_top_level_return(source, root):
-        refusal = module.wrap()
-        if refusal is not None:
-            return refusal
-    else:
-        module.keep()
-    text, edits = apply_splices(source, module.splices)
-    check = suspect = None
+    imports = tuple(_imports_of(source, root))
     if root.has_error:
-        check, suspect = source.decode(), locate(source, syntax.first_error(root).start_byte)
-    unclear = check is not None and _is_unclear(module.final)
-    return Transformed(text, 0, tuple(edits), tuple(module.imports), check, suspect, unclear)
+        suspect = locate(source, syntax.first_error(root).start_byte)
+        module = _Module(source, root)
+        made = module.make()
+        if isinstance(made, Refused):
+            return made
+        return Transformed(
+            *made,
+            imports,
+            check=text,
+            suspect=suspect,
+            unclear=_is_unclear(module.final),
+            erased=language == "javascript",
+        )
+    try:
+        plain, erasing = _erase(source, root, language)
+    except RefusalError as refusal:
+        return Refused(refusal.message, *locate(source, refusal.node.start_byte))
+    plain_root = syntax.parse(plain, "javascript") if erasing is not None else root
+    if plain_root.has_error:
+        plain, plain_root = source, root
+    module = _Module(plain, plain_root)
+    made = module.make()
+    if isinstance(made, Refused):
+        return made
+    if erasing is None:
+        return Transformed(*made, imports)
+    if plain is source:
+        return Transformed(*made, imports, erased=language == "javascript")
+    module_text, line_offset, edits = made
+    return Transformed(module_text, line_offset, tuple(compose_edits(erasing, edits)), imports)
+
+
+def _erase(source: bytes, root: Node, language: Language) -> tuple[bytes, list[Edit] | None]:
+    """Return plain JavaScript and the edits that led to it, or None where it was that already."""
+    patch = erase(source, root) if language == "typescript" else lower(source, root)
+    if not patch:
+        return source, None
+    text, edits = apply_splices(source, patch.splices())
+    return text.encode(), edits
 
 
 class _Module:
@@ -145,16 +179,23 @@ class _Module:
 
     def __init__(self, source: bytes, root: Node) -> None:
         self.source = source
+        self._root = root
         self.statements = root.children
         self.splices = [Splice(0, 0, _MODULE_MARK)]
         if source.startswith(b"#!"):
             self.splices.append(Splice(0, 2, "//"))
-        self.imports = [
-            Import(_text(specifier).strip("'\""), *locate(source, specifier.start_byte))
-            for specifier in map(_specifier, self.statements)
-            if specifier is not None
-        ]
         self.final = next((s for s in reversed(self.statements) if not _is_inert(s)), None)
+
+    def make(self) -> tuple[str, int, tuple[Edit, ...]] | Refused:
+        """Return the module, its line offset and its edits."""
+        if syntax.finds_top_level_return(self.source, self._root):
+            refusal = self.wrap()
+            if refusal is not None:
+                return refusal
+        else:
+            self.keep()
+        text, edits = apply_splices(self.source, self.splices)
+        return text, 0, tuple(edits)
 
     def keep(self) -> None:
         """Leave the text at the top level of the module."""
@@ -245,6 +286,13 @@ class _Module:
     def _overwrite_between(self, start: int, end: int, text: str = "") -> None:
         blanked = blank(self.source[start:end].decode())
         self.splices.append(Splice(start, end, text + blanked[len(text) :]))
+
+
+def _imports_of(source: bytes, root: Node) -> Iterator[Import]:
+    for statement in root.children:
+        specifier = _specifier(statement)
+        if specifier is not None:
+            yield Import(_text(specifier).strip("'\""), *locate(source, specifier.start_byte))
 
 
 def _is_unclear(final: Node | None) -> bool:

