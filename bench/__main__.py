@@ -30,6 +30,7 @@ _MEASURES = (
     rows_cold.measure_transformer,
     rows_load.measure,
     rows_end.measure,
+    rows_end.measure_worker,
     rows_jobs.measure,
 )
 _LINE = "{:<66} {:>8} {:>8} {:>5} {:<6}  {:>22}  {:>6}  {:<9} {}"

@@ -3,7 +3,8 @@
 A pool keeps a shelf for each kind of box that was asked for lately. A shelf that was found empty
 grows, one that is never emptied shrinks, one that nobody asks for goes; and when there are too many
 boxes in all, those that were asked for longest ago go first. Boxes are made ahead at the lowest CPU
-weight, a moment after one was taken, so that making them does not hold up the run.
+weight, a moment after one was taken and only while a CPU is free: making a box warm takes more CPU
+time than a cold run, so a host that has its hands full runs cold.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from cloche.model.outcome import Cause
 from cloche.model.policy import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable
+    from collections.abc import Callable, Coroutine, Hashable
 
     from cloche.backends.base import Backend, Box, ControlFeed
     from cloche.model.outcome import Outcome
     from cloche.model.plan import BoxPlan, Command
 
 _REFILL_DELAY_S: Final = 0.005
+_BUSY_DELAY_S: Final = 0.05
 _TICK_S: Final = 15.0
 _IDLE_TICKS_COUNT: Final = 4
 SHELVES_COUNT: Final = 4  # full ones: whoever varies what makes a kind gets no more boxes than that
@@ -125,6 +127,7 @@ class _Shelf:
         making_count: How many are on their way.
         least_count: The fewest that were ready since the last tick.
         idle_ticks_count: Ticks since one was taken.
+        is_due: It will be filled up in a moment.
     """
 
     plan: BoxPlan
@@ -134,19 +137,24 @@ class _Shelf:
     making_count: int = 0
     least_count: int = 0
     idle_ticks_count: int = 0
+    is_due: bool = False
 
 
 class WarmPool:
     """Keeps boxes warm. Belongs to one event loop."""
 
-    def __init__(self, backend: Backend, size: int) -> None:
+    def __init__(
+        self, backend: Backend, size: int, is_busy: Callable[[], bool] = lambda: False
+    ) -> None:
         """Makes none yet.
 
         Args:
             backend: Makes the boxes.
             size: The most that a shelf may hold; 0 for no pool.
+            is_busy: Tells whether every CPU has a run; no box is made meanwhile.
         """
         self._backend = backend
+        self._is_busy = is_busy
         self._size = size
         self._shelves: dict[Hashable, _Shelf] = {}  # those asked for last come last
         self._tasks: set[asyncio.Task[None]] = set()
@@ -212,10 +220,18 @@ class WarmPool:
         return shelf
 
     def _later(self, delay_s: float, shelf: _Shelf) -> None:
+        if shelf.is_due:
+            return
+
         def fill() -> None:
             self._timers.discard(timer)
-            self._fill(shelf)
+            shelf.is_due = False
+            if self._is_busy():
+                self._later(_BUSY_DELAY_S, shelf)
+            else:
+                self._fill(shelf)
 
+        shelf.is_due = True
         timer = asyncio.get_running_loop().call_later(delay_s, fill)
         self._timers.add(timer)
 

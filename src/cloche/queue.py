@@ -14,9 +14,14 @@ class SlotQueue:
 
     def __init__(self, slots_count: int, max_pending: int) -> None:
         """A queue with that many slots, and that many places to wait."""
-        self._free = slots_count
+        self._slots_count = self._free = slots_count
         self._max_pending = max_pending
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def taken_count(self) -> int:
+        """How many slots are taken."""
+        return self._slots_count - self._free
 
     def try_acquire(self) -> bool:
         """Takes a slot where one is free; False where one has to be waited for."""

@@ -1,11 +1,11 @@
 """The conformance suite on every sandbox of this host."""
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 
 import pytest
 
+import cloche.sync
 from cloche.testing import PROMISES, Promise, Subject
 from cloche.testing.subjects import SUBJECTS
 from needs import BOX, require_facts
@@ -25,22 +25,15 @@ CASES = [(name, promise) for name in SUBJECTS for promise in PROMISES if applies
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """One loop for all, so that a sandbox can be kept."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def subject(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Subject]:
-    """A subject that keeps its sandbox."""
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """A subject that keeps its sandbox, on a loop that goes on between tests."""
     made = SUBJECTS[request.param]()
     is_process = made.kind == "process"
     require_facts(*BOX, *(f"runtime-{name}" for name in made.runtimes if is_process))
     stack = contextlib.AsyncExitStack()
-    runner.run(stack.enter_async_context(made))
+    cloche.sync._wait(stack.enter_async_context(made))
     yield made
-    runner.run(stack.aclose())
+    cloche.sync._wait(stack.aclose())
 
 
 @pytest.mark.parametrize(
@@ -49,8 +42,8 @@ def subject(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[
     indirect=["subject"],
     ids=[f"{name}-{promise.number}" for name, promise in CASES],
 )
-def test_it_keeps(subject: Subject, promise: Promise, runner: asyncio.Runner) -> None:
-    runner.run(promise.check(subject))
+def test_it_keeps(subject: Subject, promise: Promise) -> None:
+    cloche.sync._wait(promise.check(subject))
 
 
 def test_what_is_not_looked_at_is_what_the_contract_leaves_out() -> None:

@@ -360,7 +360,6 @@ def test_no_run_is_served_after_disposal_and_nothing_waits_any_more(pooled):
         pooled.sandbox.run("1")
 
 
-@pytest.mark.xfail(strict=True, reason="each combination of fields has a shelf, without bound")
 @pytest.mark.parametrize("varied", ["memory_limit_mb", "scratch_limit_mb"])
 def test_runs_that_differ_in_a_limit_do_not_pile_up_warm_boxes(varied):
     """Whoever chooses a field of each run, chooses how many boxes the caller keeps."""

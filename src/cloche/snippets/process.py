@@ -61,7 +61,8 @@ class ProcessSandbox(Sandbox):
         super().__init__(options, backend, slots_count=2 * _CPUS_COUNT)
         self.transformer = Transformer(backend)
         size = _CPUS_COUNT if options.pool_size is None else options.pool_size
-        self.pool = WarmPool(backend, size)
+        # The run that takes a box still counts when the next one is about to be made.
+        self.pool = WarmPool(backend, size, lambda: self.queue.taken_count >= _CPUS_COUNT)
 
     async def _start(self) -> None:
         options = self.options
