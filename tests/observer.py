@@ -117,7 +117,7 @@ def residents(processes: dict[int, Seen]) -> set[int]:
                 empty_count += 1
                 found |= {init, *box}
                 continue
-            kinds = {kind for pid in box if (kind := _kept_as(processes[pid]))}
+            kinds = {kind for pid in box if (kind := kept_as(processes[pid]))}
             if len(kinds) == 1 and (len(box) == 1 or not kinds & {"warm"}):
                 (kind,) = kinds
                 kept[kind] += 1
@@ -134,7 +134,7 @@ def _is_below(pid: int, root: int, processes: dict[int, Seen]) -> bool:
     return False
 
 
-def _kept_as(process: Seen) -> str:
+def kept_as(process: Seen) -> str:
     """What a process is that outlives runs, or none of them.
 
     A warm runtime waits on its fd 3 for the one run of its life: it has not heard of it yet.
@@ -144,7 +144,7 @@ def _kept_as(process: Seen) -> str:
         return "transformer"
     if "/opt/cloche/worker.py" in command:
         return "worker " + command.split()[-1]
-    if "/opt/cloche/" in command and command.split()[-1] == "stream":
+    if "/opt/cloche/" in command and command.split()[-1] in ("stream", "/opt/cloche/deno.mjs"):
         return "warm"
     return ""
 

@@ -128,7 +128,7 @@ class ResultReader:
             value_limit_bytes: Of a value as JSON.
             on_call: Takes a call of a tool; None where there are none.
             on_output: Takes a piece of output; None where it comes elsewhere.
-            on_result: Called once, when the result is whole.
+            on_result: Called once, when the result is whole, or it is known that none will be.
         """
         self._nonce = nonce
         self.limit_bytes = NONCE_BYTES + _HEADER.size + value_limit_bytes + _ENVELOPE_BYTES
@@ -154,6 +154,9 @@ class ResultReader:
         if len(self._data) < start or not self._data.startswith(self._nonce):
             return False
         (length,) = _HEADER.unpack_from(self._data, NONCE_BYTES)
+        if start + length > self.limit_bytes:
+            self._break(FrameError(f"a frame of {length} bytes"))
+            return False
         if len(self._data) < start + length:
             return False
         try:
@@ -161,7 +164,7 @@ class ResultReader:
             if not isinstance(frame, dict):
                 raise FrameError("the result is no object")
         except FrameError as error:
-            self._broken = FrameError(f"the code wrote on the result channel: {error}")
+            self._break(error)
             return False
         for key, take in self._passed_on.items():
             if key in frame:
@@ -173,6 +176,12 @@ class ResultReader:
         if self._on_result is not None:
             self._on_result()
         return False
+
+    def _break(self, error: FrameError) -> None:
+        """No result can follow: that is the last word, too."""
+        self._broken = FrameError(f"the code wrote on the result channel: {error}")
+        if self._on_result is not None:
+            self._on_result()
 
     @property
     def succeeded(self) -> bool:

@@ -11,7 +11,7 @@ from cloche.testing.subjects import SUBJECTS
 from needs import BOX, require_facts
 
 # Beside the default, a runtime is looked at for what depends on it.
-LANGUAGE_TOPICS = {"Code", "Context", "Value", "Errors", "Output", "Tools", "Warm boxes"}
+LANGUAGE_TOPICS = {"Code", "Context", "Value", "Errors", "Tools"}
 
 
 def applies(name: str, promise: Promise) -> bool:

@@ -10,7 +10,7 @@ from cloche import SandboxErrorCode
 SCRIPTS = ("javascript", "typescript")
 V8 = ("process-node", "process-deno")
 # Signs of code that the worker's engine does not know.
-NOT_IN_MONTY = ("__str__", "BaseExceptionGroup", "object()")
+NOT_IN_MONTY = ("class Mine(Exception)", "__str__", "BaseExceptionGroup", "object()")
 
 # Code whose last line starts with `null.x` or `1/0` marks the column by itself.
 RUN_TIME: list[tuple[str, str, int, int]] = [

@@ -10,8 +10,8 @@ from cloche import SandboxErrorCode
 SCRIPTS = ("javascript", "typescript")
 # Signs of code that the worker's engine does not know.
 NOT_IN_MONTY = (
-    "True: 'd'", "\\ud8", "(dict)", "(str)", "enum", "collections", "1j", "for x in [])",
-    "object()", "decimal",
+    "True: 'd'", "\\ud8", "(dict)", "(str)", "enum", "OrderedDict", "1j", "for x in [])",
+    "object()",
 )  # fmt: skip
 MIB = 1024 * 1024
 

@@ -316,6 +316,7 @@ def test_many_runs_at_once_have_each_a_box_of_their_own(many: Callable[..., Any]
                 runs = (sandbox.run(code, {"me": number}) for number in range(10))
                 results = await asyncio.gather(*runs)
                 assert [one.value for one in results] == [[number, None] for number in range(10)]
+                await until(lambda: len(waiting_boxes()) >= 2, "no boxes wait")
             assert any(one.warm for one in results)
 
     run(test)

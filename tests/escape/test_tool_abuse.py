@@ -215,10 +215,7 @@ def test_arguments_without_json_form_never_leave_the_box(place):
 
 
 @pytest.mark.parametrize("what", ["deep", "large"])
-def test_arguments_that_are_too_much_are_an_error_of_the_call(place, request, what):
-    if place.name == "quickjs":
-        reason = "depth and size of arguments are not checked inside: the frame is never taken"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_arguments_that_are_too_much_are_an_error_of_the_call(place, what):
     scripts = {
         "deep": "let d = {}, p = d; for (let i = 0; i < 1000; i++) p = p.n = {}; await tools.it(d)",
         "large": "await tools.it('x'.repeat(3_000_000))",

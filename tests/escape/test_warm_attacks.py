@@ -11,7 +11,7 @@ import pytest
 import cloche
 import cloche.sync
 from needs import BOX, needs, require_facts
-from observer import descendants
+from observer import descendants, kept_as
 
 pytestmark = needs(*BOX)
 
@@ -97,10 +97,7 @@ def test_a_warm_run_sees_what_a_cold_one_sees(pooled, monkeypatch):
     assert set(kinds) <= own, warm.value["fds"]
 
 
-def test_the_arguments_of_a_warm_process_are_those_of_a_cold_one(pooled, request):
-    if pooled.runtime == "deno":
-        reason = "Deno's process.argv of a warm run ends with `stream`"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_the_arguments_of_a_warm_process_are_those_of_a_cold_one(pooled):
     code = pooled.pick("process.argv", "import sys\nsys.argv")
     assert pooled.warm(code).value == pooled.cold(code).value
 
@@ -121,7 +118,7 @@ def test_no_context_variable_or_code_of_a_run_stands_in_the_boxes_that_wait(pool
     time.sleep(0.5)
     looked = 0
     for pid, process in descendants().items():
-        if process.command.split()[-1:] == ["stream"]:
+        if kept_as(process) == "warm":
             looked += 1
             for name in ("environ", "cmdline"):
                 assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
@@ -371,9 +368,7 @@ def test_runs_that_differ_in_a_limit_do_not_pile_up_warm_boxes(varied):
             fields = {varied: 100 + number, "allow_fs": varied == "scratch_limit_mb"}
             assert sandbox.run("1", **fields).ok
         time.sleep(1.5)
-        waiting = [
-            each for each in descendants().values() if each.command.split()[-1:] == ["stream"]
-        ]
+        waiting = [each for each in descendants().values() if kept_as(each) == "warm"]
     assert len(waiting) <= 4
 
 
@@ -428,13 +423,12 @@ def test_a_hostile_neighbour_does_not_keep_the_pool_from_filling():
     asyncio.run(asyncio.wait_for(test(), 50))
 
 
-@pytest.mark.xfail(strict=True, reason="a runtime that died while it waited is taken for the run")
 def test_a_box_that_is_killed_while_it_waits_costs_no_run(pooled):
     pooled.warm("1")
     time.sleep(0.5)
     killed = 0
     for pid, process in descendants().items():
-        if process.command.split()[-1:] == ["stream"]:
+        if kept_as(process) == "warm":
             os.kill(pid, signal.SIGKILL)
             killed += 1
     assert killed

@@ -258,22 +258,11 @@ FORGERIES = {
 }
 
 
-FORGED_MEMORY = pytest.mark.xfail(
-    strict=True, reason="a frame may claim SANDBOX_MEMORY_EXCEEDED, and code can write that frame"
-)
-
-
 @pytest.mark.case("out-09-result-forgery")
 @pytest.mark.parametrize(
     ("way", "code"),
     [
-        pytest.param(
-            way,
-            code,
-            marks=FORGED_MEMORY
-            if code == "MEMORY_EXCEEDED" and way in ("inherited verdict", "toJSON", "accessor")
-            else (),
-        )
+        (way, code)
         for way in FORGERIES
         for code in ("MEMORY_EXCEEDED", "TIMEOUT", "ABORTED", "INTERNAL_ERROR")
     ],

@@ -103,12 +103,14 @@ class CommandRun:
                 if self._on_waiting is not None:
                     self._let_run()
                     self._on_waiting()
-                request = await self._request_or_death()
+                request = await self._request_or_end()
                 if request is not None:
                     self._start(request)
             event, _ = await self._next(None)
         if event["event"] == "failed":
             raise self._setup_error(event)
+        if event["event"] == "ended" and self._started_at is None and self._box.killed is None:
+            raise InternalError("a command ended while it waited", retry_safe=True)
         ended_at = time.monotonic()
         if event["event"] == "lost":
             self._box.events.put_nowait((event, 0))  # for whoever asks a dead box again
@@ -117,16 +119,17 @@ class CommandRun:
             pump.drain()
         return self._outcome(event, ended_at)
 
-    async def _request_or_death(self) -> bytes | None:
-        """What the command is to read, or None when the box has died before that was known."""
+    async def _request_or_end(self) -> bytes | None:
+        """What the command is to read, or None when it has ended before that was known."""
         if isinstance(self._request, bytes):
             return self._request
-        death = asyncio.ensure_future(self._box.wait_end())
+        end = asyncio.ensure_future(self._box.events.get())
         try:
-            both: list[asyncio.Future[Any]] = [self._request, death]
+            both: list[asyncio.Future[Any]] = [self._request, end]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            death.cancel()
+            if not end.cancel() and not end.cancelled():
+                self._box.events.put_nowait(end.result())  # `finish` takes it
         return self._request.result() if self._request.done() else None
 
     def _start(self, request: bytes) -> None:

@@ -151,7 +151,7 @@ def command_of(options: SandboxOptions, *, stream: bool = False) -> Command:
     elif name == "deno":
         start = (*start, f"--v8-flags={','.join(_heap_flags(options))}")
     if options.mode == "snippet" or name == "python":
-        stream_argument = ("stream",) if stream else ()
+        stream_argument = ("stream",) if stream and name != "deno" else ()  # it finds out
         return Command((*start, *_SNIPPET[name], *stream_argument), env)
     harness = f"/opt/cloche/{name}_program.mjs"
     main = (f"/workspace/{_MAIN_FILE[options.language]}", *options.args)

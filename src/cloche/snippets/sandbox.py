@@ -52,6 +52,7 @@ class Sandbox(ABC):
         self.disposed = False
         self._in_flight: set[asyncio.Future[None]] = set()
         self._clearing: set[asyncio.Future[None]] = set()
+        self._waiting: set[Callable[[], None]] = set()  # ends the wait of a run
         self._owner_pid = os.getpid()
 
     @abstractmethod
@@ -87,6 +88,8 @@ class Sandbox(ABC):
         if self.is_foreign:
             return
         self.disposed = True
+        for end in list(self._waiting):
+            end()
         for box in list(self.boxes):
             box.kill(Cause.DISPOSED)
         while self._in_flight or self._clearing:
@@ -136,6 +139,31 @@ class Sandbox(ABC):
         finally:
             self._in_flight.discard(ended)
             ended.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def waiting(self, signal: AbortSignal | None) -> AsyncIterator[None]:
+        """Ends its body with TimeoutError when the signal fires, or the sandbox is disposed."""
+        loop = asyncio.get_running_loop()
+        is_open = True
+        async with asyncio.timeout(None) as scope:
+
+            def expire() -> None:
+                if is_open:
+                    scope.reschedule(loop.time())
+
+            def fire() -> None:
+                loop.call_soon_threadsafe(expire)
+
+            self._waiting.add(expire)
+            if signal is not None:
+                signal.subscribe(fire)
+            try:
+                yield
+            finally:
+                is_open = False
+                self._waiting.discard(expire)
+                if signal is not None:
+                    signal.unsubscribe(fire)
 
     async def put_away(self, box: Box, destroy: Coroutine[Any, Any, None]) -> None:
         """Destroys a box: returns when nothing in it lives.
@@ -214,6 +242,7 @@ class Run(ABC):
         self.options = options
         self.code = _check_code(code)
         self.run_id = secrets.token_hex(16)
+        self.queue_ms = 0.0
         self.started_at = time.monotonic()
         self.output = OutputRecorder(
             options.output_limit_bytes,
@@ -251,17 +280,12 @@ class Run(ABC):
         signal = self.options.signal
         queued_at = time.monotonic()
         if signal is not None and signal.aborted:
-            return self._result(nothing(Cause.ABORTED, "the signal had fired already"), 0.0)
+            return self._result(nothing(Cause.ABORTED, "the signal had fired already"))
         queue = self.sandbox.queue
         has_slot = queue.try_acquire() or await self._wait_for_slot()
-        queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
+        self.queue_ms = round((time.monotonic() - queued_at) * 1000, 3)
         try:
-            if self.sandbox.disposed:
-                ending = nothing(Cause.DISPOSED, "the sandbox was disposed")
-            elif signal is not None and signal.aborted:
-                ending = nothing(Cause.ABORTED, "the signal fired before the start")
-            else:
-                ending = await self._execute_once_more()
+            ending = self.stopped() or await self._execute_once_more()
         finally:
             if has_slot:
                 queue.release()
@@ -270,13 +294,22 @@ class Run(ABC):
             raise self.output.callback_error
         if ending.outcome.cause not in (Cause.EXITED, Cause.SIGNALLED):
             telemetry.count_kill(ending.outcome.cause)
-        return self._result(ending, queue_ms)
+        return self._result(ending)
+
+    def stopped(self) -> Ending | None:
+        """What a run that has not started comes to, when it must not start any more."""
+        signal = self.options.signal
+        if self.sandbox.disposed:
+            return nothing(Cause.DISPOSED, "the sandbox was disposed")
+        if signal is not None and signal.aborted:
+            return nothing(Cause.ABORTED, "the signal fired before the start")
+        return None
 
     async def _wait_for_slot(self) -> bool:
-        """False when the signal fired first."""
+        """False when the signal fired, or the sandbox was disposed, first."""
         got = False
         with contextlib.suppress(TimeoutError):
-            async with _ended_by(self.options.signal):
+            async with self.sandbox.waiting(self.options.signal):
                 await self.sandbox.queue.acquire(self.options.queue_timeout_ms)
                 got = True
         return got
@@ -288,9 +321,7 @@ class Run(ABC):
         except InternalError as error:
             if not error.retry_safe:
                 raise
-            if self.sandbox.disposed:
-                return nothing(Cause.DISPOSED, "the sandbox was disposed")
-            return await self._execute()
+            return self.stopped() or await self._execute()
 
     @contextlib.contextmanager
     def holding(self, box: Box) -> Iterator[None]:
@@ -329,7 +360,7 @@ class Run(ABC):
             logger=self.options.logger,
         )
 
-    def _result(self, ending: Ending, queue_ms: float) -> SandboxResult:
+    def _result(self, ending: Ending) -> SandboxResult:
         verdict, outcome, output = ending.verdict, ending.outcome, self.output
         return SandboxResult(
             ok=verdict.code is None,
@@ -338,7 +369,7 @@ class Run(ABC):
             stderr=output.text("stderr"),
             output=output.interleaved(),
             duration_ms=outcome.duration_ms,
-            queue_ms=queue_ms,
+            queue_ms=self.queue_ms,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             error=verdict.error,
@@ -374,31 +405,6 @@ def not_started(cause: Cause) -> Outcome:
 def no_isolation() -> Isolation:
     """Of a run for which no box was made."""
     return Isolation("none", MappingProxyType({}))
-
-
-@contextlib.asynccontextmanager
-async def _ended_by(signal: AbortSignal | None) -> AsyncIterator[None]:
-    """Ends its body with TimeoutError when the signal fires."""
-    if signal is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    is_open = True
-    async with asyncio.timeout(None) as scope:
-
-        def expire() -> None:
-            if is_open:
-                scope.reschedule(loop.time())
-
-        def fire() -> None:
-            loop.call_soon_threadsafe(expire)
-
-        signal.subscribe(fire)
-        try:
-            yield
-        finally:
-            is_open = False
-            signal.unsubscribe(fire)
 
 
 def _check_code(code: Any) -> str:

@@ -92,6 +92,8 @@ class ToolCalls:
             if self._closed:
                 raise
             self._refuse(identifier, f"tool {name} failed: it was cancelled")
+        except GeneratorExit:
+            self._refuse(identifier, f"tool {name} failed")
         except ToolError as error:
             self._refuse(identifier, _words_of(error) or f"tool {name} failed")
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from cloche.admission import admit_worker
 from cloche.egress.transparent import TransparentEgress
 from cloche.environments import workers
-from cloche.errors import InvalidRequestError
+from cloche.errors import InvalidRequestError, OverloadedError
 from cloche.frames import DEPTH_LIMIT, DIGITS_LIMIT, NONCE_BYTES, ResultReader, encode_request
+from cloche.model.outcome import Cause
 from cloche.model.snippet import RuntimeInfo, SandboxOptions
 from cloche.settings import find_cache_folder
 from cloche.snippets.context import check_context
 from cloche.snippets.engine_code import find_engine_code
-from cloche.snippets.sandbox import Ending, Run, Sandbox
+from cloche.snippets.sandbox import Ending, Run, Sandbox, nothing
 from cloche.snippets.verdict import WORKER_CODES, judge
 from cloche.snippets.worker_hosts import Talk, WorkerHosts, host_limits
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from cloche.egress.rules import EgressRules
     from cloche.linux.netns import CaughtSockets
     from cloche.snippets.tools import ToolCalls
+    from cloche.snippets.worker_hosts import WorkerHost
 
 _CPUS_COUNT = os.cpu_count() or 1
 _HOST_OF: Final = {"javascript": "javascript", "typescript": "javascript", "python": "python"}
@@ -140,7 +143,9 @@ class WorkerRun(Run, Talk):
     async def _execute(self) -> Ending:
         options = self.options
         hosts = await self.sandbox.hosts_of(options.language, self._rules.ports)
-        host = await hosts.take()
+        host = await self._take_host(hosts)
+        if host is None:
+            return self.stopped() or nothing(Cause.ABORTED, "the signal fired before the start")
         self.runtime = RuntimeInfo(host.engine, host.version)
         egress: TransparentEgress | None = None
         try:
@@ -168,6 +173,33 @@ class WorkerRun(Run, Talk):
             else:
                 await asyncio.shield(host.destroy())
             hosts.note_run()
+
+    async def _take_host(self, hosts: WorkerHosts) -> WorkerHost | None:
+        """A host; None when the run must not start any more. The wait is part of the queue's.
+
+        Raises:
+            OverloadedError: none was ready in time.
+        """
+        left_ms = max(0.0, self.options.queue_timeout_ms - self.queue_ms)
+        host: WorkerHost | None = None
+        asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                with contextlib.suppress(TimeoutError):
+                    async with self.sandbox.waiting(self.options.signal):
+                        host = await hosts.take()
+        except TimeoutError:
+            if host is None:
+                raise OverloadedError(
+                    f"no worker host was ready within {self.options.queue_timeout_ms} ms"
+                    " (queue_timeout_ms); retry later",
+                    retry_safe=True,
+                ) from None
+        self.queue_ms = round(self.queue_ms + (time.monotonic() - asked_at) * 1000, 3)
+        if host is not None and self.stopped() is not None:
+            hosts.give_back(host)
+            return None
+        return host
 
     def listen(self, on_result: Callable[[], None], feed: ControlFeed) -> ResultReader:
         """See `worker_hosts.Talk`."""

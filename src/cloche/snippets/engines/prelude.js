@@ -13,7 +13,7 @@
 //   host.wait(milliseconds)         nothing to do before that; -1: for ever
 //   host.map()                      what leads from positions in the module to the caller's text
 //   host.out(stream, text)
-//   host.call(id, tool, args)
+//   host.call(id, tool, args) → why it was not passed on, or undefined
 //   host.encode(text) → Uint8Array  host.decode(bytes, fatal) → text or undefined
 //   host.random(count) → Uint8Array
 //   host.fetch(id, request, body)   see guest/worker_fetch.py; body: Uint8Array or undefined
@@ -106,12 +106,13 @@ function begin(text) {
     });
   if (tools.length) offerTools(tools);
   if (request.network) offerFetch();
-  const start = () => then(import(name), ({ default: value }) => settle({ value }), fail);
+  const start = () =>
+    then(import(name), ({ default: value }) => settle({ __proto__: null, value }), fail);
   if (!request.check) return void start();
   // Its import fails in any case; what matters is whether it came to that.
   then(import(CHECK_NAME), null, (error) => {
     const wrong = explainSyntax(error, request.check);
-    if (wrong) settle({ wrong });
+    if (wrong) settle({ __proto__: null, wrong });
     else start();
   });
 }
@@ -121,12 +122,12 @@ function settle(how) {
 }
 
 function fail(thrown) {
-  settle({ thrown });
+  settle({ __proto__: null, thrown });
 }
 
 // A promise was rejected and nobody handled it.
 function rejected(reason) {
-  outcome = { thrown: reason };
+  outcome = { __proto__: null, thrown: reason };
 }
 
 // Called when no promise job is left. Does one thing that is due, so that jobs come in between.
@@ -162,8 +163,11 @@ function valueBody(value) {
 
 // --- timers ---
 
-let timers = []; // in the order in which they are due
+let timers = []; // a heap: none is due before the one at half its place
 let timerCount = 0;
+let timerOrder = 0;
+let goneCount = 0; // removed ones, which stay in the heap until their turn
+const timerOf = new NativeMap(); // by id; those that are to fire
 
 class Timeout {
   #id = ++timerCount;
@@ -181,7 +185,7 @@ class Timeout {
   }
   refresh() {
     const entry = removeTimer(this.#id);
-    if (entry) addTimer(entry);
+    if (entry) addTimer({ __proto__: null, ...entry });
     return this;
   }
   close() {
@@ -200,13 +204,67 @@ delete Timeout.id;
 
 function addTimer(entry) {
   entry.due = clock() + entry.delay;
+  entry.order = ++timerOrder;
+  entry.gone = false;
+  mapSet(timerOf, entry.id, entry);
+  raiseTimer(entry);
+}
+
+function isSooner(one, other) {
+  return one.due < other.due || (one.due === other.due && one.order < other.order);
+}
+
+function raiseTimer(entry) {
   let place = timers.length;
-  while (place > 0 && timers[place - 1].due > entry.due) place--;
-  splice(timers, place, 0, entry);
+  push(timers, entry);
+  while (place > 0) {
+    const above = (place - 1) >> 1;
+    if (!isSooner(entry, timers[above])) break;
+    timers[place] = timers[above];
+    place = above;
+  }
+  timers[place] = entry;
+}
+
+// Takes the one that is due first off the heap.
+function popTimer() {
+  const first = timers[0];
+  const entry = pop(timers);
+  const count = timers.length;
+  if (count === 0) return first;
+  let place = 0;
+  while (true) {
+    let below = 2 * place + 1;
+    if (below >= count) break;
+    if (below + 1 < count && isSooner(timers[below + 1], timers[below])) below++;
+    if (!isSooner(timers[below], entry)) break;
+    timers[place] = timers[below];
+    place = below;
+  }
+  timers[place] = entry;
+  return first;
 }
 
 function removeTimer(id) {
-  for (let i = 0; i < timers.length; i++) if (timers[i].id === id) return splice(timers, i, 1)[0];
+  const entry = mapGet(timerOf, id);
+  if (!entry) return;
+  mapDelete(timerOf, id);
+  entry.gone = true;
+  if (++goneCount > 1000 && goneCount > timers.length / 2) {
+    const all = timers;
+    timers = [];
+    goneCount = 0;
+    for (let i = 0; i < all.length; i++) if (!all[i].gone) raiseTimer(all[i]);
+  }
+  return entry;
+}
+
+function soonestTimer() {
+  while (timers.length && timers[0].gone) {
+    popTimer();
+    goneCount--;
+  }
+  return timers[0];
 }
 
 function schedule(callback, delay, args, every) {
@@ -214,13 +272,15 @@ function schedule(callback, delay, args, every) {
   delay = +delay;
   if (!(delay >= 1 && delay <= 0x7fffffff)) delay = 1;
   const timer = new Timeout();
-  addTimer({ id: timerId(timer), callback, args, delay, every });
+  addTimer({ __proto__: null, id: timerId(timer), callback, args, delay, every });
   return timer;
 }
 
 function fireTimer() {
-  if (!timers.length || timers[0].due > clock()) return false;
-  const entry = splice(timers, 0, 1)[0];
+  const entry = soonestTimer();
+  if (!entry || entry.due > clock()) return false;
+  popTimer();
+  mapDelete(timerOf, entry.id);
   if (entry.every) addTimer(entry);
   try {
     apply(entry.callback, undefined, entry.args);
@@ -231,7 +291,8 @@ function fireTimer() {
 }
 
 function nextTimer() {
-  return timers.length ? max(0, timers[0].due - clock()) : -1;
+  const entry = soonestTimer();
+  return entry ? max(0, entry.due - clock()) : -1;
 }
 
 function clear(timer) {
@@ -297,8 +358,9 @@ function callTool(name, args) {
     // The error is made here, where its stack can tell who called.
     const error = new NativeError();
     define("name", "ToolError", error);
-    mapSet(calls, ++callCount, { resolve, reject, error });
-    host.call(Text(callCount), name, text);
+    const refused = host.call(Text(callCount + 1), name, text);
+    if (refused) throw new TypeError(`the arguments are ${refused}`);
+    mapSet(calls, ++callCount, { __proto__: null, resolve, reject, error });
   });
 }
 

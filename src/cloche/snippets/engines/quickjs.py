@@ -34,6 +34,7 @@ _NO_IMPORT = (
 )
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _VALUE = '{"ok":true,"value":'
+_MEMORY_CODE, _FAILED_CODE = "SANDBOX_MEMORY_EXCEEDED", "SANDBOX_EXECUTION_ERROR"
 _KEPT_BYTES = 4096  # what is not worth a call to give back before the instance ends
 _UNHANDLED_LIMIT = 1000
 _FIRST_REFERENCE = -9  # Source: quickjs.h, JS_TAG_FIRST: tags from here to -1 are references
@@ -269,7 +270,10 @@ class _Run:
             self._instance.write(low, struct.pack("<I", count + change))
 
     def _end(self, body: int) -> None:
-        self._body = self._text(body)
+        text = self._text(body)
+        # Code that bends what the prelude rests on may choose its own error, and not its fate.
+        forged = not text.startswith('{"ok":true') and _MEMORY_CODE in text
+        self._body = text.replace(_MEMORY_CODE, _FAILED_CODE) if forged else text
 
     def _settle(self) -> None:
         self._valued = True
@@ -289,8 +293,16 @@ class _Run:
             "stderr" if self._text(stream) == "stderr" else "stdout", self._text(text)
         )
 
-    def _call_tool(self, identifier: int, tool: int, args: int) -> None:
-        self._host.call(int(self._text(identifier)), self._text(tool), self._text(args), "{}")
+    def _call_tool(self, identifier: int, tool: int, args: int) -> int | None:
+        text = self._text(args)
+        data = text.encode()
+        limit, depth_limit = self._request["value_limit_bytes"], self._request["depth_limit"]
+        if len(data) > limit:
+            return self._string(f"larger than {limit} bytes".encode())
+        if data.count(b"[") + data.count(b"{") > depth_limit and _depth(data) > depth_limit:
+            return self._string(f"nested deeper than {depth_limit} levels".encode())
+        self._host.call(int(self._text(identifier)), self._text(tool), text, "{}")
+        return None
 
     def _fetch(self, identifier: int, asked: int, body: int) -> None:
         text = self._text(asked)
@@ -421,4 +433,4 @@ def _stopped() -> str:
 
 
 def _memory_exceeded() -> str:
-    return failure("SANDBOX_MEMORY_EXCEEDED", "RangeError", "the memory limit was reached")
+    return failure(_MEMORY_CODE, "RangeError", "the memory limit was reached")

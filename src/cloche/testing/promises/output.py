@@ -194,7 +194,7 @@ async def a_flood_of_output_does_no_harm(subject: Subject) -> None:
     for language in subject.languages:
         beats = 0
         code = codes["python" if language == "python" else "javascript"]
-        running = asyncio.ensure_future(subject.run(code, language=language, timeout_ms=700))
+        running = asyncio.ensure_future(subject.run(code, language=language, timeout_ms=400))
         while not running.done():
             await asyncio.sleep(0.02)
             beats += 1

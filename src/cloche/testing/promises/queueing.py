@@ -49,7 +49,7 @@ async def a_greedy_neighbour_fails_alone(subject: Subject) -> None:
         GROW_TEXT["python" if python else "javascript"],
         SPIN["python" if python else "javascript"],
     )
-    async with subject.create(timeout_ms=2500, memory_limit_mb=64) as sandbox:
+    async with subject.create(timeout_ms=1500, memory_limit_mb=64) as sandbox:
         runs = [sandbox.run(bad[i // 4 % 2] if i % 4 == 0 else "1 + 1") for i in range(12)]
         results = await asyncio.gather(*runs)
     for index, result in enumerate(results):
@@ -135,8 +135,8 @@ async def a_wait_does_not_count_against_the_timeout(subject: Subject) -> None:
     """
     python = subject.language == "python"
     code = "n = 0\nwhile n < 300000:\n    n += 1\n1" if python else BUSY["javascript"]
-    async with subject.create(timeout_ms=1500) as sandbox:
-        results = await asyncio.gather(*(sandbox.run(code) for _ in range(24)))
+    async with subject.create(timeout_ms=1200) as sandbox:
+        results = await asyncio.gather(*(sandbox.run(code) for _ in range(12)))
     for result in results:
         has_value(result, 1)
 
@@ -168,7 +168,7 @@ async def a_failed_run_leaves_its_slot(subject: Subject) -> None:
     spin = SPIN["python" if python else "javascript"]
     async with subject.create(timeout_ms=150, queue_timeout_ms=20_000) as sandbox:
         for _ in range(2):
-            runs = [sandbox.run(spin) for _ in range(8)]
+            runs = [sandbox.run(spin) for _ in range(5)]
             for result in await asyncio.gather(*runs):
                 has_code(result, SandboxErrorCode.TIMEOUT)
         has_value(await sandbox.run("1 + 1", timeout_ms=5000), 2)
