@@ -81,7 +81,7 @@ class WarmBox:
     @property
     def is_usable(self) -> bool:
         """False once it has ended, or was killed and is about to."""
-        return not self._exec.done() and self.box.killed is None
+        return not self._exec.done() and self.box.killed is None and not self.box.is_lost
 
     async def run(self, request: bytes, limits: Limits, sinks: Sinks) -> Outcome:
         """Runs what it was made for; see `backends.base.Box.exec`. Once.

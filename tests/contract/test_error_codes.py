@@ -140,7 +140,14 @@ def test_leaving_in_another_way_than_by_the_end_is_an_execution_error(
 
 @pytest.mark.kinds("worker")
 @pytest.mark.parametrize(
-    "fields", [{"allow_network": True}, {"allow_hosts": ["example.test"]}, {"runtime": "bun"}]
+    "fields",
+    [
+        {"runtime": "bun"},
+        {"files": {"a": "b"}},
+        {"mode": "program"},
+        {"allow_network": True, "language": "python"},
+        {"allow_hosts": ["example.test"], "language": "python"},
+    ],
 )
 def test_what_a_worker_cannot_give_is_refused_by_name(sandbox: Any, fields: dict[str, Any]) -> None:
     with pytest.raises((cloche.UnavailableError, cloche.InvalidRequestError)) as caught:

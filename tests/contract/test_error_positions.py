@@ -90,6 +90,9 @@ def test_code_that_does_not_parse_is_told_with_its_place(
     sandbox: Any, kind: str, language: str, code: str, line: int, column: int | None
 ) -> None:
     result = sandbox.run(code, language=language)
+    if kind == "worker" and "<!--" in code:  # QuickJS reads operators, as the standard has it
+        assert result.error == "ReferenceError: old is not defined"
+        return
     assert result.error_code is SandboxErrorCode.INVALID_CODE, result.error
     assert result.error_line == line
     if kind == "process" or language == "python":

@@ -38,8 +38,11 @@ VALUES: list[tuple[str, Any]] = [
 
 @pytest.mark.case("ts-01-enum-namespace")
 @pytest.mark.parametrize(("code", "value"), VALUES, ids=range(len(VALUES)))
-def test_typescript_works(sandbox: Any, code: str, value: Any) -> None:
+def test_typescript_works(sandbox: Any, kind: str, code: str, value: Any) -> None:
     result = sandbox.run(code, language="typescript")
+    if kind == "worker" and "'node:" in code:
+        assert result.error_code is SandboxErrorCode.INVALID_CODE
+        return
     assert (result.ok, result.error, result.value) == (True, None, value)
 
 
@@ -106,6 +109,16 @@ def test_a_rejected_await_is_an_error_with_its_place(sandbox: Any) -> None:
 
 
 @pytest.mark.case("ts-07-esm-cjs-mix")
+@pytest.mark.kinds("worker")
+def test_a_worker_refuses_modules_by_name(sandbox: Any) -> None:
+    result = sandbox.run('import { readFileSync } from "node:fs"; 1', language="typescript")
+    assert result.error_code is SandboxErrorCode.INVALID_CODE
+    assert "node:fs" in result.error
+    assert "use the process sandbox" in result.error
+
+
+@pytest.mark.case("ts-07-esm-cjs-mix")
+@pytest.mark.kinds("process")
 def test_both_kinds_of_modules_can_be_mixed(sandbox: Any) -> None:
     code = (
         'import { readFileSync } from "node:fs";\n'

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from cloche.errors import UnavailableError
 from cloche.model.outcome import Cause, Outcome, Usage
 from cloche.model.plan import BoxPlan, Command, Environment, Isolation
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from cloche.linux.gathering import GuestFile, TreeCopy
     from cloche.linux.netns import CaughtSockets
     from cloche.model.policy import Limits
+
+
+_FIXES = {
+    "memory": "run where a memory cgroup is writable (as root, or with systemd's Delegate=yes)",
+    "pids": "run where a pids cgroup is writable (as root, or with systemd's Delegate=yes)",
+    "cpu": "run where a cpu cgroup is writable (as root, or with systemd's Delegate=yes)",
+}
 
 
 class ControlFeed(Protocol):
@@ -136,6 +144,11 @@ class Box(Protocol):
         ...
 
     @property
+    def is_lost(self) -> bool:
+        """True when it has died, or will at once: asks the kernel."""
+        ...
+
+    @property
     def is_dead(self) -> bool:
         """True once nothing of the box lives, and nothing can start in it any more."""
         ...
@@ -196,6 +209,23 @@ class Box(Protocol):
         Ensures: no process, mount, cgroup or descriptor of the box is left.
         """
         ...
+
+
+def require_mechanisms(isolation: Isolation, require: Mapping[str, str]) -> None:
+    """Holds a report against what a caller demands.
+
+    Raises:
+        UnavailableError: a control is not enforced by the mechanism that it must have.
+    """
+    for name, mechanism in require.items():
+        control = isolation.controls.get(name)
+        found = "nothing" if control is None else control.mechanism
+        if found != mechanism:
+            raise UnavailableError(
+                f"{name} was to be enforced by {mechanism}, but is by {found}",
+                fact=f"{mechanism}-{name}",
+                fix=_FIXES.get(name, "see `cloche doctor` for what this host can enforce"),
+            )
 
 
 class Backend(Protocol):

@@ -81,6 +81,7 @@ class NamespacesBox:
         self.cgroup: cgroup.Cgroup | None = None
         # What init says of the command in flight; `created` and `ready` are taken as they come.
         self.events: asyncio.Queue[tuple[dict[str, Any], int]] = asyncio.Queue()
+        self._launcher = launcher
         self._host_uid = host_uid
         self._on_destroyed = on_destroyed
         self._loop = asyncio.get_running_loop()
@@ -228,6 +229,11 @@ class NamespacesBox:
         """See `backends.base.Box.finish`."""
         if self.cgroup is not None and {"memory", "cpuacct"} <= self.cgroup.controllers:
             self.kill(Cause.EXITED)
+
+    @property
+    def is_lost(self) -> bool:
+        """See `backends.base.Box.is_lost`."""
+        return not self._launcher.is_alive() or (self._init is not None and self._init.is_dead())
 
     @property
     def is_dead(self) -> bool:

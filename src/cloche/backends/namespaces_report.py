@@ -6,7 +6,8 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from cloche.errors import InternalError, UnavailableError
+from cloche.backends.base import require_mechanisms
+from cloche.errors import InternalError
 from cloche.linux import inspection
 from cloche.model.plan import BoxPlan, Control, Isolation, Scratch, Strength
 
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
     from cloche.linux.cgroup import Cgroup
 
 _WRITABLE_PLACES = frozenset({"/workspace", "/tmp", "/dev/shm"})
-_FIXES = {
-    "memory": "run where a memory cgroup is writable (as root, or with systemd's Delegate=yes)",
-    "pids": "run where a pids cgroup is writable (as root, or with systemd's Delegate=yes)",
-    "cpu": "run where a cpu cgroup is writable (as root, or with systemd's Delegate=yes)",
-}
 
 
 def read_back(
@@ -51,16 +47,9 @@ def read_back(
         controls |= _resource_controls(plan, facts, group, guest_pid)
     except OSError as error:
         raise InternalError(f"a box could not be inspected: {error}", retry_safe=True) from error
-    for name, mechanism in plan.require.items():
-        control = controls.get(name)
-        found = "nothing" if control is None else control.mechanism
-        if found != mechanism:
-            raise UnavailableError(
-                f"{name} was to be enforced by {mechanism}, but is by {found}",
-                fact=f"{mechanism}-{name}",
-                fix=_FIXES.get(name, "see `cloche doctor` for what this host can enforce"),
-            )
-    return Isolation(backend="namespaces", controls=MappingProxyType(controls))
+    isolation = Isolation(backend="namespaces", controls=MappingProxyType(controls))
+    require_mechanisms(isolation, plan.require)
+    return isolation
 
 
 def read_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -19,7 +20,14 @@ from cloche.model.snippet import RuntimeInfo, SandboxOptions
 from cloche.pool import WarmBox, WarmPool
 from cloche.snippets import commands
 from cloche.snippets.context import check_context
-from cloche.snippets.sandbox import Ending, Run, Sandbox, no_isolation, not_started
+from cloche.snippets.sandbox import (
+    Ending,
+    Run,
+    Sandbox,
+    no_isolation,
+    not_started,
+    nothing,
+)
 from cloche.snippets.transformer import Module, Refusal, Transformer
 from cloche.snippets.verdict import Verdict, judge
 
@@ -157,7 +165,9 @@ class ProcessRun(Run):
         try:
             with self.holding(warm.box):
                 await talk.open_egress()
-                request = await self._request(talk.nonce, env=self.options.env)
+                request = await self._request_unless_stopped(talk.nonce)
+                if request is None:
+                    return self.stopped() or nothing(Cause.ABORTED, "the run was aborted")
                 outcome = await warm.run(request, self.plan.limits, talk.sinks)
                 return await talk.end(outcome, warm=True)
         finally:
@@ -179,6 +189,13 @@ class ProcessRun(Run):
         finally:
             await talk.close()
             await self.sandbox.put_away(box, box.destroy())
+
+    async def _request_unless_stopped(self, nonce: bytes) -> bytes | None:
+        """What a warm box is to read; None when the run must not start any more."""
+        with contextlib.suppress(TimeoutError):
+            async with self.sandbox.waiting(self.options.signal):
+                return await self._request(nonce, env=self.options.env)
+        return None
 
     async def _cold_request(self, talk: _Talk) -> bytes:
         request = await self._request(talk.nonce)

@@ -10,11 +10,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.admission import admit_worker
+from cloche.backends.base import require_mechanisms
 from cloche.egress.transparent import TransparentEgress
 from cloche.environments import workers
-from cloche.errors import InvalidRequestError, OverloadedError
+from cloche.errors import InvalidRequestError, OverloadedError, UnavailableError
 from cloche.frames import DEPTH_LIMIT, DIGITS_LIMIT, NONCE_BYTES, ResultReader, encode_request
 from cloche.model.outcome import Cause
+from cloche.model.plan import Control, Isolation, Strength
 from cloche.model.snippet import RuntimeInfo, SandboxOptions
 from cloche.settings import find_cache_folder
 from cloche.snippets.context import check_context
@@ -132,8 +134,9 @@ class WorkerRun(Run, Talk):
             raise InvalidRequestError("context: tools is the name of the tools", retry_safe=True)
         self._rules = admit_worker(options, sandbox.facts)
         if self._rules.ports and options.language == "python":
+            asked = "allow_network" if options.allow_network else "allow_hosts"
             raise InvalidRequestError(
-                "allow_hosts: Monty has no network; use the process sandbox", retry_safe=True
+                f"{asked}: Monty has no network; use the process sandbox", retry_safe=True
             )
         self.runtime = RuntimeInfo(_ENGINE_OF[_HOST_OF[options.language]], "")
         self._limits = host_limits(options.memory_limit_mb, options.cpu_limit)
@@ -147,6 +150,12 @@ class WorkerRun(Run, Talk):
         if host is None:
             return self.stopped() or nothing(Cause.ABORTED, "the signal fired before the start")
         self.runtime = RuntimeInfo(host.engine, host.version)
+        try:
+            isolation = _with_cpu_time(host.box.isolation, options.cpu_time_ms)
+            require_mechanisms(isolation, options.require)
+        except UnavailableError:
+            hosts.give_back(host)
+            raise
         egress: TransparentEgress | None = None
         try:
             with self.holding(host.box):
@@ -162,7 +171,8 @@ class WorkerRun(Run, Talk):
                 )
             verdict = judge(outcome, self._reader, options, codes=WORKER_CODES)
             denied = () if egress is None else egress.denied
-            return Ending(verdict, outcome, host.box.isolation, denied=denied, warm=True)
+            isolation = _with_cpu_time(host.box.isolation, options.cpu_time_ms)
+            return Ending(verdict, outcome, isolation, denied=denied, warm=True)
         finally:
             if egress is not None:
                 await egress.close()
@@ -237,3 +247,17 @@ class WorkerRun(Run, Talk):
                 "network": bool(self._rules.ports),
             }
         )
+
+
+def _with_cpu_time(isolation: Isolation, limit_ms: int | None) -> Isolation:
+    """A host's report, with the control that watches over one run in it."""
+    if limit_ms is None:
+        return isolation
+    exact = isolation.controls["memory"].mechanism == "cgroup"
+    mechanism = "cgroup" if exact else "proc"
+    control = Control(
+        mechanism,
+        Strength.ENFORCED if exact else Strength.BEST_EFFORT,
+        f"killed past {limit_ms} ms, read from {mechanism}",
+    )
+    return Isolation(isolation.backend, {**isolation.controls, "cpu_time": control})

@@ -126,7 +126,7 @@ class WorkerHost:
     @property
     def is_usable(self) -> bool:
         """False once it has ended, or was killed and is about to."""
-        return not self._exec.done() and self.box.killed is None
+        return not self._exec.done() and self.box.killed is None and not self.box.is_lost
 
     @property
     def is_worn(self) -> bool:

@@ -228,6 +228,11 @@ class FakeBox:
             self._playing.cancel()
 
     @property
+    def is_lost(self) -> bool:
+        """Never: a box in memory dies by its script."""
+        return False
+
+    @property
     def is_dead(self) -> bool:
         """Whether it was killed, or its command has died."""
         return self.killed is not None

@@ -32,7 +32,7 @@ def _worker(engine: str, *languages: str) -> Callable[[], Subject]:
         runtimes=(engine,),
         has_files=False,
         has_programs=False,
-        has_network=False,
+        has_network="javascript" in languages,
     )
 
 

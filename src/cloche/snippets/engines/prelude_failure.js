@@ -167,12 +167,13 @@ function errorBody(thrown, place) {
 
 // What the engine's own parser finds wrong with the caller's text, or null. It is asked when the
 // transformer's did not understand the text, by an import that fails with `error`.
-function explainSyntax(error, { line, column, unclear }) {
+function explainSyntax(error, { line, column, lines, unclear }) {
   const message = field(error, "message");
   if (failedToCompile(error, CHECK_NAME) && find(message, "return not in a function") < 0) {
     const { first } = cleanStack(field(error, "stack"), { name: CHECK_NAME, map: null });
-    // The engine tells the column of a line's first token.
-    return invalidCode(message, first[0] === line ? [line, column] : [first[0], null]);
+    // The engine tells the column of a line's first token. Behind the text there is a line more.
+    const known = first[0] === line || first[0] > lines;
+    return invalidCode(message, known ? [line, column] : [first[0], null]);
   }
   if (!unclear) return null;
   const unknown = "the value of the last statement cannot be told; say it with `return (…)`";

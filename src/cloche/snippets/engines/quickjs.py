@@ -171,7 +171,12 @@ class _Run:
         check = None
         if request.get("check") is not None:
             line, column = request.get("suspect") or (None, None)
-            check = {"line": line, "column": column, "unclear": bool(request.get("unclear"))}
+            check = {
+                "line": line,
+                "column": column,
+                "lines": self._request["check"].count("\n") + 1,
+                "unclear": bool(request.get("unclear")),
+            }
         beginning = {
             "name": self._name,
             "check": check,
