@@ -14,16 +14,17 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from cloche import telemetry
-from cloche.backends.base import Sinks
+from cloche.backends.base import Sinks, require_mechanisms
 from cloche.errors import ClocheError, InternalError
 from cloche.model.outcome import Cause
 from cloche.model.policy import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Callable, Coroutine, Hashable, Mapping
 
     from cloche.backends.base import Backend, Box, ControlFeed
     from cloche.model.outcome import Outcome
@@ -83,10 +84,22 @@ class WarmBox:
         """False once it has ended, or was killed and is about to."""
         return not self._exec.done() and self.box.killed is None and not self.box.is_lost
 
-    async def run(self, request: bytes, limits: Limits, sinks: Sinks) -> Outcome:
+    async def run(
+        self,
+        request: bytes,
+        limits: Limits,
+        sinks: Sinks,
+        require: Mapping[str, str] = MappingProxyType({}),
+    ) -> Outcome:
         """Runs what it was made for; see `backends.base.Box.exec`. Once.
 
+        Args:
+            request: What the runtime waits for.
+            limits, require: Of the run.
+            sinks: Where its output goes.
+
         Raises:
+            UnavailableError: a control is not enforced by the mechanism that it must have.
             InternalError: it has ended before the run began, or does not take the limits; another
                 box can serve the run (`retry_safe`).
         """
@@ -97,6 +110,7 @@ class WarmBox:
             if not usable:
                 raise InternalError("a warm box ended before its run", retry_safe=True)
             self.box.limit(limits)
+            require_mechanisms(self.box.isolation, require)
             self._sinks = sinks
             self._request.set_result(request)
             return await self._exec
@@ -171,7 +185,7 @@ class WarmPool:
         if self._size == 0 or self._closed or not _is_general(plan):
             return None
         shelf = self._shelf(plan, command)
-        shelf.plan = plan  # the next ones then have the limits that are asked for now
+        shelf.plan = _generalise(plan)  # the next ones have the limits that are asked for now
         shelf.idle_ticks_count = 0
         self._later(_REFILL_DELAY_S, shelf)
         while shelf.ready:
@@ -208,12 +222,10 @@ class WarmPool:
             limits.scratch_mb,
             limits.scratch_inodes_count,
             limits.open_files_count,
-            limits.cpu_count is None,
-            tuple(sorted(plan.require.items())),
         )
         shelf = self._shelves.pop(key, None)
         if shelf is None:
-            shelf = _Shelf(plan, command, wanted_count=min(self._size, 1))
+            shelf = _Shelf(_generalise(plan), command, wanted_count=min(self._size, 1))
             if self._ticking is None:
                 self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
         self._shelves[key] = shelf
@@ -304,6 +316,12 @@ class WarmPool:
             for box in shelf.ready:
                 await box.destroy()
             shelf.ready.clear()
+
+
+def _generalise(plan: BoxPlan) -> BoxPlan:
+    """Without what can be added to a box that waits, and not be taken away from it."""
+    limits = dataclasses.replace(plan.limits, cpu_time_ms=None, cpu_count=None)
+    return dataclasses.replace(plan, limits=limits, require=MappingProxyType({}))
 
 
 def _is_general(plan: BoxPlan) -> bool:

@@ -14,6 +14,16 @@ EXPECTED_ROWS = {
     "import cloche": 1,
     "cloche --help": 1,
     "cloche run -e 1": 1,
+    "worker, JavaScript": 4,
+    "worker, TypeScript": 2,
+    "worker, Python": 1,
+    "worker, javascript": 2,
+    "worker, python": 2,
+    "warm run, bun": 3,
+    "warm run, deno": 2,
+    "warm run, node": 2,
+    "warm run, python": 2,
+    "an idle warm box": 4,
     "cold run, Bun snippet, a new text": 2,
     "cold run, Bun snippet, a text seen before": 2,
     "cold run, Bun program": 2,
@@ -25,14 +35,19 @@ EXPECTED_ROWS = {
     "single-use Bun boxes, snippet, one text": 2,
     "deadline → nothing alive: Python": 2,
     "deadline → nothing alive: Bun": 2,
+    "abort → nothing alive": 3,
     "job, cold install through the mirror": 2,
     "job, layer present": 2,
     "job, install step with a layer hit": 1,
 }
 
 
-@pytest.mark.timeout(160)
-@needs(*BOX, "runtime-bun", "runtime-node", "runtime-python", "npm-registry")
+@pytest.mark.timeout(300)
+@needs(
+    *BOX,
+    *("runtime-bun", "runtime-deno", "runtime-node", "runtime-python"),
+    *("npm-registry", "worker-engines"),
+)
 def test_a_quick_bench_has_a_figure_in_every_row(tmp_path):
     target = tmp_path / "figures.json"
     done = subprocess.run(
@@ -40,7 +55,7 @@ def test_a_quick_bench_has_a_figure_in_every_row(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=290,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -100,7 +100,7 @@ def test_the_sandbox_can_be_changed_and_stays_where_the_other_one_has_not_what_i
     assert shown[-2:] == ["process", '"object"']
     code, output, errors = run(":sandbox worker\ntypeof Bun\n", "--allow-fs")
     assert (code, output) == (1, '"object"\n')
-    assert "allow_fs: the worker sandbox has no files" in errors
+    assert "allow_fs: a worker has no files" in errors
 
 
 def test_a_request_that_is_wrong_ends_it_with_2():

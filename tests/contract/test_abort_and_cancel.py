@@ -74,6 +74,7 @@ def test_a_signal_that_has_fired_already_starts_nothing(sandbox: Any) -> None:
 @pytest.mark.case("api-08-abort-mid-run")
 @pytest.mark.parametrize("language", SPIN)
 def test_a_signal_ends_a_run_at_once_and_the_next_one_works(sandbox: Any, language: str) -> None:
+    sandbox.run("1", language=language)  # what it needs is there
     controller = AbortController()
     timer = threading.Timer(0.3, controller.abort)
     timer.start()

@@ -227,11 +227,14 @@ def test_import_meta_tells_nothing_of_the_host(sandbox: Any, language: str) -> N
         "1)); globalThis.hit = 1; ((1",
     ],
 )
-def test_code_cannot_close_what_is_around_it(sandbox: Any, language: str, code: str) -> None:
+def test_code_cannot_close_what_is_around_it(
+    sandbox: Any, kind: str, language: str, code: str
+) -> None:
     result = sandbox.run(f"console.log('ran');\n{code}", language=language)
     assert result.error_code is SandboxErrorCode.INVALID_CODE
     assert result.stdout == ""
-    assert result.error_line == 2
+    # Of TypeScript that cannot be erased, a worker knows where the parser gave up alone.
+    assert result.error_line == 2 or (kind, language) == ("worker", "typescript")
 
 
 @pytest.mark.case("api-03-wrapper-breakout")

@@ -168,6 +168,7 @@ def test_a_tool_that_never_answers_ends_with_the_run(create: Callable[..., Any])
         async with create(timeout_ms=20_000) as sandbox:
             code = "await tools.wait(how)"
             tools = {"wait": wait}
+            await sandbox.run("1")  # what it needs is there
             result = await sandbox.run(code, {"how": "timeout"}, tools=tools, timeout_ms=300)
             assert result.error_code is SandboxErrorCode.TIMEOUT
             controller = cloche.AbortController()

@@ -59,7 +59,7 @@ def instants(moment, chunk):
     for number in range(INSTANTS):
         language = "javascript" if number % 4 == 0 else "python"
         if moment == "cold":
-            yield language, chance.uniform(0, 150)
+            yield language, chance.uniform(0, 400)
         else:
             yield language, chance.uniform(0, 5 if number % 2 else 60)
 

@@ -161,11 +161,24 @@ OTHERS: Mapping[str, tuple[BoxPlan, Command]] = {
     "scratch size": (replace(PLAN, limits=Limits(scratch_mb=1)), COMMAND),
     "inodes": (replace(PLAN, limits=Limits(scratch_inodes_count=5)), COMMAND),
     "open files": (replace(PLAN, limits=Limits(open_files_count=5)), COMMAND),
-    "a quota of CPUs": (replace(PLAN, limits=Limits(cpu_count=1.0)), COMMAND),
-    "require": (replace(PLAN, require={"memory": "cgroup"}), COMMAND),
     "program": (PLAN, Command(("/bin/program", "x"), {"A": "b"})),
     "variables": (PLAN, Command(("/bin/program",), {"A": "c"})),
 }
+
+
+def test_what_cannot_be_taken_away_from_a_box_is_not_in_those_that_wait() -> None:
+    """A CPU limit can be set on a box that waits, and not be lifted again."""
+
+    async def test() -> None:
+        backend = FakeBackend()
+        warm = WarmPool(backend, 2)
+        limits = Limits(cpu_time_ms=5, cpu_count=0.5, memory_mb=64)
+        await warm.start(replace(PLAN, limits=limits, require={"cpu": "cgroup"}), COMMAND)
+        made = backend.boxes[0].plan
+        assert (made.limits, dict(made.require)) == (Limits(memory_mb=64), {})
+        await warm.close()
+
+    run(test)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -187,6 +200,7 @@ def test_a_box_of_another_kind_is_not_taken(name: str) -> None:
         Limits(memory_mb=64),
         Limits(timeout_ms=1),
         Limits(cpu_time_ms=5),
+        Limits(cpu_count=1.0),
         Limits(pids_count=5),
     ],
 )

@@ -71,6 +71,7 @@ def read_again(
     try:
         if limits_changed:
             facts = inspection.inspect_process(guest_pid)
+            controls.pop("cpu_time", None)
             controls |= _resource_controls(plan, facts, group, guest_pid)
         elif group is not None and "cpu" in group.controllers:
             controls["cpu"] = _cpu_control(plan, group)

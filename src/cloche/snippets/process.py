@@ -168,7 +168,7 @@ class ProcessRun(Run):
                 request = await self._request_unless_stopped(talk.nonce)
                 if request is None:
                     return self.stopped() or nothing(Cause.ABORTED, "the run was aborted")
-                outcome = await warm.run(request, self.plan.limits, talk.sinks)
+                outcome = await warm.run(request, self.plan.limits, talk.sinks, self.plan.require)
                 return await talk.end(outcome, warm=True)
         finally:
             await talk.close()
