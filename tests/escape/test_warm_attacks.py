@@ -335,7 +335,7 @@ while True:
 
 def test_a_forged_last_word_is_the_last_word():
     """Code of CPython may write the frame itself: then that is its value, and its end."""
-    require_facts("runtime-python")
+    require_facts("runtime-python", "cgroup-memory", "cgroup-cpuacct")
 
     async def test():
         async with cloche.create_process_sandbox(language="python", pool_size=1) as sandbox:

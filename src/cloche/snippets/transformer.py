@@ -103,30 +103,35 @@ class Transformer:
         self._box: Box | None = None
         self._feed: ControlFeed | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Future[None] | None = None
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._buffer = bytearray()
         self._failure: ClocheError | None = None  # of the last box that ended
 
     async def start(self) -> None:
-        """Starts the box where none is running."""
-        async with self._starting:
-            if self._feed is not None:
-                return
-            plan = BoxPlan(roots.transformer_environment(), _LIMITS)
-            self._box = await self._backend.create(plan)
-            connected = asyncio.Event()
+        """Starts the box where none is running. Whoever stops waiting does not stop the start."""
+        if self._feed is not None:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start())
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._starting)
 
-            def connect(feed: ControlFeed) -> None:
-                self._feed = feed
-                connected.set()
+    async def _start(self) -> None:
+        plan = BoxPlan(roots.transformer_environment(), _LIMITS)
+        self._box = await self._backend.create(plan)
+        connected = asyncio.Event()
 
-            self._buffer.clear()
-            self._serving = asyncio.create_task(
-                self._serve(self._box, Sinks(_drop, _drop, self._take, connect), connected)
-            )
-            await connected.wait()
+        def connect(feed: ControlFeed) -> None:
+            self._feed = feed
+            connected.set()
+
+        self._buffer.clear()
+        self._serving = asyncio.create_task(
+            self._serve(self._box, Sinks(_drop, _drop, self._take, connect), connected)
+        )
+        await connected.wait()
 
     async def _serve(self, box: Box, sinks: Sinks, connected: asyncio.Event) -> None:
         failure: ClocheError = InternalError("the transformer's box was closed", retry_safe=True)
@@ -229,6 +234,8 @@ class Transformer:
 
     async def close(self) -> None:
         """Ends the box. Idempotent."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
         serving, self._serving = self._serving, None
         if serving is None:
             return

@@ -67,7 +67,7 @@ class WorkerHost:
         self._runs_count = 0
         self._grown = False
         self._first_peak_bytes = 0
-        self._cpu_ms = 0.0
+        self._cpu_ms = self._seen_cpu_ms = 0.0
         self._feed: ControlFeed | None = None
         self._reader: ResultReader | None = None
         # Set at the end of the run in flight, or of the host.
@@ -185,12 +185,18 @@ class WorkerHost:
         return Outcome(Cause.EXITED, None, None, duration_ms, usage)
 
     def _usage_since(self, now: Usage) -> Usage:
-        cpu_ms, self._cpu_ms = now.cpu_ms - self._cpu_ms, now.cpu_ms
+        seen_ms = max(now.cpu_ms, self._seen_cpu_ms)
+        cpu_ms, self._cpu_ms = seen_ms - self._cpu_ms, seen_ms
         return Usage(round(max(cpu_ms, 0.0), 3), now.peak_memory_bytes)
+
+    def _look(self) -> float:
+        """CPU time up to now; where no cgroup keeps it, it is gone with the process."""
+        self._seen_cpu_ms = self.box.usage().cpu_ms
+        return self._seen_cpu_ms
 
     async def _watch_cpu(self, limit_ms: int) -> None:
         start_ms = self.box.usage().cpu_ms
-        while (left_ms := limit_ms - (self.box.usage().cpu_ms - start_ms)) > 0:
+        while (left_ms := limit_ms - (self._look() - start_ms)) > 0:
             await asyncio.sleep(max(0.002, left_ms / (os.cpu_count() or 1) / 1000))
         self.box.kill(Cause.CPU_TIMEOUT)
 
