@@ -1,7 +1,9 @@
 """What a result tells beside the value: times, usage, runtime, isolation."""
 
+import asyncio
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -162,3 +164,17 @@ def test_what_is_required_and_not_there_is_a_refusal(sandbox: Any, require: dict
     assert name in caught.value.message and mechanism in caught.value.message
     assert caught.value.fact and caught.value.fix
     assert sandbox.run("1 + 1", language="python").value == 2
+
+
+@pytest.mark.kinds("process")
+def test_a_warm_box_reports_a_limit_of_cpu_time_to_the_run_that_has_one_alone(
+    create: Callable[..., Any],
+) -> None:
+    async def test() -> None:
+        async with create(language="python", pool_size=1) as sandbox:
+            for limit_ms in (None, 3000, None):
+                await asyncio.sleep(0.5)
+                result = await sandbox.run("1", cpu_time_ms=limit_ms)
+                assert ("cpu_time" in result.isolation.controls) is (limit_ms is not None)
+
+    asyncio.run(test())

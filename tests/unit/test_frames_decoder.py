@@ -138,3 +138,16 @@ def test_depth_and_digits_at_their_limits_pass() -> None:
 def test_what_is_no_unicode_text_becomes_the_replacement_character(data: bytes, text: str) -> None:
     assert decode_json(data) == text
     assert decode_json(b'{"a":[{' + data + b":" + data + b"}]}") == {"a": [{text: text}]}
+
+
+def test_a_frame_larger_than_may_be_is_the_last_word_at_once() -> None:
+    """Nobody waits for the rest of it: the run would hang until its deadline."""
+    ended: list[bool] = []
+    reader = ResultReader(NONCE, 1000, on_result=lambda: ended.append(True))
+    reader.feed(NONCE + (reader.limit_bytes - NONCE_BYTES - 4).to_bytes(4, "big"))
+    assert ended == []  # the control: one that may still come
+    reader = ResultReader(NONCE, 1000, on_result=lambda: ended.append(True))
+    reader.feed(NONCE + reader.limit_bytes.to_bytes(4, "big"))
+    assert ended == [True]
+    with pytest.raises(FrameError):
+        reader.result()
