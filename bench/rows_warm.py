@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cloche
-from bench import peers
+from bench import floor, peers
 from bench.pairs import QUICK, Action, Row, Scale, Target, take_ms
 
 _CODE = "price * (1 + rate)"
@@ -79,6 +79,10 @@ async def measure(scale: Scale) -> AsyncIterator[Row]:
                         yield Row(name, samples, "ms", target=Target("p99", 20))
                         if beside:
                             yield Row(name, samples, "ms", target=Target("ratio", 1.0), **beside)
+                if runtime == "bun":
+                    answers, deaths = await floor.take_answers_and_deaths_ms(count)
+                    yield Row("no box: the harness in a waiting Bun, request to answer", answers)
+                    yield Row("no box: the same Bun, SIGKILL to its death", deaths)
                 await asyncio.sleep(_PAUSE_S)
                 held = [_held_mib(box.box._init.pid) for box in _idle_boxes(sandbox)]  # type: ignore[attr-defined]
                 yield Row(f"an idle warm box, {runtime}: all it holds", held, "MiB")
