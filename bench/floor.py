@@ -62,7 +62,7 @@ def _waiting_bun(harness: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, 
     control_end, control = os.pipe()
     result, result_end = os.pipe()
     places = 'exec "$0" "$1" stream 3<&"$2" 4>&"$3"'
-    command = ["sh", "-c", places, str(runtime_path("bun")), str(harness)]
+    command = ["bash", "-c", places, str(runtime_path("bun")), str(harness)]
     process = subprocess.Popen(
         [*command, str(control_end), str(result_end)],
         env=_ENV,

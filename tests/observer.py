@@ -259,14 +259,30 @@ def _compare(before: Snapshot, after: Snapshot, *, allow_residents: bool) -> lis
     return left
 
 
+def _guests(before: Snapshot, after: Snapshot) -> list[str]:
+    """Processes in boxes that are no part of what is kept for runs to come, nor becoming one."""
+    launchers = [pid for pid, process in after.processes.items() if process.is_launcher]
+    return [
+        f"process {pid} of a run: {process.command}"
+        for pid, process in after.processes.items()
+        if pid not in before.processes
+        and process.command
+        and not process.launches
+        and not kept_as(process)
+        and any(_is_below(pid, launcher, after.processes) for launcher in launchers)
+    ]
+
+
 def leftovers(before: Snapshot, *, allow_residents: bool) -> list[str]:
     """What is left since `before`, one line each.
 
-    What is on its way gets a second: boxes that a pool makes ready or lets go, descriptors of
-    objects that wait for the garbage collector, groups that the launcher is removing. That the
-    processes of a run are gone when `run` returns is for tests of its own to see.
+    A process of a run may not be there for a moment: `run` has returned. What is on its way gets a
+    second: boxes that a pool makes ready or lets go, descriptors of objects that wait for the
+    garbage collector, groups that the launcher is removing.
     """
     after = Snapshot.take()
+    if guests := _guests(before, after):
+        return guests
     left = _compare(before, after, allow_residents=allow_residents)
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:

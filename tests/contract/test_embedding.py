@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -98,6 +99,58 @@ def test_an_abandoned_sandbox_does_not_hold_the_program_and_leaves_no_box(kind: 
     )
     assert time.monotonic() - started < 15
     assert_nothing_of(int(told))
+
+
+def assert_gone(before: set[int]) -> None:
+    """What was started since `before` ends within moments, once nobody holds it."""
+    deadline = time.monotonic() + 5
+    while left := set(descendants()) - before:
+        assert time.monotonic() < deadline, left
+        gc.collect()
+        time.sleep(0.02)
+
+
+def test_a_forgotten_sandbox_is_closed_and_python_is_warned(create: Callable[..., Any]) -> None:
+    async def test() -> None:
+        before = set(descendants())
+        sandbox = create()
+        assert (await sandbox.run("1 + 1")).value == 2
+        assert set(descendants()) - before  # the control
+        with pytest.warns(ResourceWarning, match="not disposed of"):
+            del sandbox
+            await asyncio.to_thread(assert_gone, before)
+
+    asyncio.run(test())
+
+
+def test_a_forgotten_sandbox_without_await_is_closed_too(create_sync: Callable[..., Any]) -> None:
+    before = set(descendants())
+    sandbox = create_sync()
+    assert sandbox.run("1 + 1").value == 2
+    with pytest.warns(ResourceWarning, match="not disposed of"):
+        del sandbox
+        assert_gone(before)
+
+
+def test_sandboxes_that_are_forgotten_with_their_loops_do_not_add_up(kind: str) -> None:
+    told = in_process_of_its_own(
+        """
+        import asyncio, gc, os, warnings, cloche
+        warnings.simplefilter("ignore", ResourceWarning)
+
+        async def main():
+            sandbox = cloche.create_process_sandbox()
+            assert (await sandbox.run("1")).ok
+
+        for _ in range(4):
+            asyncio.run(main())
+            gc.collect()
+            print(len(os.listdir("/proc/self/fd")))
+    """,
+        kind,
+    )
+    counts = [int(line) for line in told.split()]
+    assert counts[-1] <= counts[0] + 2  # a warm box more or less
 
 
 def assert_nothing_of(pid: int) -> None:

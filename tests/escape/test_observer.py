@@ -4,14 +4,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+import cloche
+import cloche.sync
 from cloche.linux import cgroup
 from cloche.linux.facts import Fact, Verdict
-from needs import EXPECTED_OF_ROOT, needs, require_facts
-from observer import Snapshot, cgroup_folders, leftovers
+from needs import BOX, EXPECTED_OF_ROOT, needs, require_facts
+from observer import Snapshot, cgroup_folders, leftovers, settled
 
 ORPHAN = """
 import os, sys, time
@@ -39,6 +43,26 @@ def test_a_double_forked_process_in_a_session_of_its_own_is_found():
     os.kill(orphan, 9)
     os.waitpid(orphan, 0)
     assert [line.split(":")[0] for line in left] == [f"process {orphan}"]
+
+
+@needs(*BOX, "runtime-python")
+def test_a_process_of_a_run_is_found_at_once():
+    code = "print('started', flush=True)\nimport time\ntime.sleep(30)"
+    before, started, controller = settled(), Event(), cloche.AbortController()
+    with ThreadPoolExecutor(1) as pool, cloche.sync.create_process_sandbox() as sandbox:
+        run = pool.submit(
+            sandbox.run,
+            code,
+            language="python",
+            signal=controller.signal,
+            on_output=lambda *_: started.set(),
+        )
+        assert started.wait(10)
+        left = leftovers(before, allow_residents=True)
+        controller.abort()
+        assert run.result(10).error_code == "SANDBOX_ABORTED"
+    assert len(left) == 1
+    assert "of a run: /usr/bin/python3" in left[0]
 
 
 def test_an_open_descriptor_is_found():

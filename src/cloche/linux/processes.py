@@ -178,6 +178,7 @@ class Handle:
 
     def __init__(self, pid: int) -> None:
         """Raises OSError: there is no such process, or no descriptor left."""
+        self._pidfd = -1
         self._pidfd = os.pidfd_open(pid)
 
     def kill(self) -> None:
@@ -191,6 +192,10 @@ class Handle:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+    def __del__(self) -> None:
+        """Of one that was forgotten."""
+        self.close()
 
 
 class Process:
@@ -226,3 +231,8 @@ class Process:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+
+    def __del__(self) -> None:
+        """Of one that was forgotten, together with its loop."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)

@@ -69,8 +69,9 @@ class ProcessSandbox(Sandbox):
         super().__init__(options, backend, slots_count=2 * _CPUS_COUNT)
         self.transformer = Transformer(backend)
         size = _CPUS_COUNT if options.pool_size is None else options.pool_size
-        # The run that takes a box still counts when the next one is about to be made.
-        self.pool = WarmPool(backend, size, lambda: self.queue.taken_count >= _CPUS_COUNT)
+        queue = self.queue  # the run that takes a box still counts when the next is to be made
+        self.pool = WarmPool(backend, size, lambda: queue.taken_count >= _CPUS_COUNT)
+        self.belongings.parts += [self.pool, self.transformer]
 
     async def _start(self) -> None:
         options = self.options
@@ -83,10 +84,6 @@ class ProcessSandbox(Sandbox):
         run = self._make_run("", None, options)
         if run.may_be_warm:
             await self.pool.start(run.plan, run.warm_command)
-
-    async def _close(self) -> None:
-        await self.pool.close()
-        await self.transformer.close()
 
     def _make_run(
         self, code: str, context: Mapping[str, Any] | None, options: SandboxOptions

@@ -8,9 +8,11 @@ import dataclasses
 import os
 import secrets
 import time
+import warnings
+import weakref
 from abc import ABC, abstractmethod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack
 
 from cloche import telemetry
 from cloche.errors import DisposedError, InternalError, InvalidRequestError, SandboxErrorCode
@@ -31,6 +33,54 @@ if TYPE_CHECKING:
     from cloche.model.snippet import RunFields
 
 _CODE_LIMIT_BYTES = 8 * 1024 * 1024
+_closing: set[asyncio.Task[None]] = set()  # of sandboxes that were forgotten
+
+
+class Part(Protocol):
+    """Something that a sandbox keeps between runs."""
+
+    async def close(self) -> None:
+        """Ends it. Idempotent."""
+
+
+class Belongings:
+    """What is to be closed with a sandbox, also when nobody holds that any more.
+
+    Attributes:
+        parts: Closed in this order, before the backend. None of them refers to the sandbox.
+        loop: The sandbox's, once something was started on it.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        """Of a sandbox that has started nothing."""
+        self.parts: list[Part] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._backend = backend
+        self._owner_pid = os.getpid()
+
+    async def close(self) -> None:
+        """Ends all of it. Requires: no run is in flight."""
+        for part in self.parts:
+            await part.close()
+        await self._backend.close()
+
+    def close_forgotten(self) -> None:
+        """For the garbage collector, which may call it in any thread."""
+        if self.loop is None or self.loop.is_closed() or os.getpid() != self._owner_pid:
+            return
+
+        def begin() -> None:
+            task = asyncio.ensure_future(self.close())
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+        with contextlib.suppress(RuntimeError):  # the loop was closed just now
+            self.loop.call_soon_threadsafe(begin)
+        warnings.warn(
+            "a sandbox was not disposed of; use `with`, `async with` or `dispose()`",
+            ResourceWarning,
+            stacklevel=2,
+        )
 
 
 class Sandbox(ABC):
@@ -54,14 +104,13 @@ class Sandbox(ABC):
         self._clearing: set[asyncio.Future[None]] = set()
         self._waiting: set[Callable[[], None]] = set()  # ends the wait of a run
         self._owner_pid = os.getpid()
+        self.belongings = Belongings(backend)
+        self._forgotten = weakref.finalize(self, self.belongings.close_forgotten)
+        self._forgotten.atexit = False  # the end of the process ends its boxes
 
     @abstractmethod
     async def _start(self) -> None:
         """Makes ready what every run needs."""
-
-    @abstractmethod
-    async def _close(self) -> None:
-        """Ends what `_start` and the runs have started. No run is in flight any more."""
 
     @abstractmethod
     def _make_run(
@@ -72,6 +121,7 @@ class Sandbox(ABC):
     async def __aenter__(self) -> Self:
         """Makes ready what every run needs: a first run is then as fast as the next ones."""
         self._refuse_when_disposed()
+        self.belongings.loop = asyncio.get_running_loop()
         try:
             await self._start()
         except BaseException:
@@ -94,8 +144,8 @@ class Sandbox(ABC):
             box.kill(Cause.DISPOSED)
         while self._in_flight or self._clearing:
             await asyncio.wait([*self._in_flight, *self._clearing])
-        await self._close()
-        await self.backend.close()
+        self._forgotten.detach()
+        await self.belongings.close()
 
     async def run(
         self,
@@ -132,7 +182,8 @@ class Sandbox(ABC):
             run = await asyncio.to_thread(self._make_run, code, context, resolved)
         else:
             run = self._make_run(code, context, resolved)
-        ended = asyncio.get_running_loop().create_future()
+        loop = self.belongings.loop = asyncio.get_running_loop()
+        ended = loop.create_future()
         self._in_flight.add(ended)
         try:
             return await run.finish()

@@ -87,16 +87,14 @@ class WorkerSandbox(Sandbox):
         if kind == "javascript":
             code = await find_engine_code(self.backend, find_cache_folder())
         environment = workers.worker_environment(kind, code)
-        return WorkerHosts(
+        hosts = WorkerHosts(
             self.backend, environment, kind, spare_count=0 if ports else 1, catch_ports=ports
         )
+        self.belongings.parts.append(hosts)
+        return hosts
 
     async def _start(self) -> None:
         await (await self.hosts_of(self.options.language)).start()
-
-    async def _close(self) -> None:
-        for hosts in self._hosts.values():
-            await hosts.close()
 
     def _make_run(
         self, code: str, context: Mapping[str, Any] | None, options: SandboxOptions
