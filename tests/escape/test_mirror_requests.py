@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cloche.egress import mirror as mirror_module
 from cloche.egress import registry as registry_module
-from cloche.egress.mirror import DENIALS_LIMIT_COUNT, Mirror
+from cloche.egress.mirror import DENIALS_LIMIT_COUNT, Mirror, tarball_paths
 from cloche.egress.registry import Registry
 from cloche.egress.requests import HEAD_BYTES_LIMIT
 from cloche.model.job import ReasonCode
@@ -51,7 +51,7 @@ class Site:
             npm = NpmSettings(registry=Address.parse(self.server.url))
             async with Registry(npm, self.store) as source:
                 lockfile = self.packages if packages is None else packages
-                mirror = Mirror(lockfile, source.fetch, port=port, **settings)
+                mirror = Mirror(tarball_paths(lockfile), source.fetch, port=port, **settings)
                 async with mirror:
                     if prefetch:
                         mirror.prefetch()
@@ -172,7 +172,7 @@ def test_any_other_path_is_refused_and_recorded(site, path):
     data, denials = site.say(request(path) + request())
     assert answers(data)[0][0] == 404
     assert answers(data)[1] == (200, site.server.content(site.a))
-    assert denials == [(f"GET {path}".replace("\\", "\\\\"), "no tarball that the lockfile names")]
+    assert denials == [(f"GET {path}".replace("\\", "\\\\"), "nothing that the lockfile names")]
     assert site.server.paths() == [A]
 
 
@@ -571,7 +571,7 @@ def test_a_fault_of_our_own_does_not_vanish_and_stops_nothing(site):
             raise ZeroDivisionError
 
         async with Mirror(
-            [site.a], fetch, port=own_port, limit_bytes=10**6, connections_count=4
+            tarball_paths([site.a]), fetch, port=own_port, limit_bytes=10**6, connections_count=4
         ) as mirror:
             await mirror.start(listener)
             return [await say(own_port, request()) for _ in range(2)], mirror.failure

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from cloche.egress.registry import PackageError
 from cloche.egress.requests import HEAD_BYTES_LIMIT, Refusal, Request, read_request, show
@@ -18,7 +18,7 @@ from cloche.model.job import ReasonCode
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
@@ -50,12 +50,33 @@ class Progress:
     done_bytes: int
 
 
-class Mirror:
-    """Serves the packages of one lockfile to one box.
+class Served(Protocol):
+    """Something that a lockfile names; hashable, and its text tells people which."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is worth fetching before it is asked for."""
+
+
+_Item = TypeVar("_Item", bound=Served)
+
+
+def tarball_paths(packages: Iterable[Package]) -> dict[str, Package]:
+    """Where package managers look for npm packages; of two with one path, the first counts."""
+    found: dict[str, Package] = {}
+    for package in packages:
+        path = f"/{package.tarball_path}"
+        for spelling in (path, *_escaped(path)):
+            found.setdefault(spelling, package)
+    return found
+
+
+class Mirror(Generic[_Item]):
+    """Serves what one lockfile names to one box.
 
     Args:
-        packages: What may be had; of two with one path, the first.
-        fetch: Gives a package's file, its hash checked; raises PackageError.
+        items: What may be had, by the path that is asked for.
+        fetch: Gives an item's file, its hash checked; raises PackageError.
         port: Of the listening socket, as the box sees it.
         limit_bytes: For all answers together, heads included.
         connections_count: How many connections the box may have at a time.
@@ -72,8 +93,8 @@ class Mirror:
 
     def __init__(
         self,
-        packages: Iterable[Package],
-        fetch: Callable[[Package], Awaitable[Path]],
+        items: Mapping[str, _Item],
+        fetch: Callable[[_Item], Awaitable[Path]],
         *,
         port: int,
         limit_bytes: int,
@@ -81,18 +102,14 @@ class Mirror:
         on_progress: Callable[[Progress], None] | None = None,
         on_denied: Callable[[str, str], None] | None = None,
     ) -> None:
-        self._packages: dict[str, Package] = {}
-        for package in packages:
-            path = f"/{package.tarball_path}"
-            for spelling in (path, *_escaped(path)):
-                self._packages.setdefault(spelling, package)
+        self._items = dict(items)
         self._fetch = fetch
         self._port = port
         self._limit_bytes = limit_bytes
         self._connections_count = connections_count
         self._on_progress = on_progress
         self._on_denied = on_denied
-        self._fetches: dict[Package, asyncio.Task[Path]] = {}
+        self._fetches: dict[_Item, asyncio.Task[Path]] = {}
         self._fetching = asyncio.Semaphore(_FETCHES_COUNT)
         self._conversations: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -122,9 +139,9 @@ class Mirror:
 
     def prefetch(self) -> None:
         """Starts to fetch what is wanted, before it is asked for."""
-        for package in self._packages.values():
-            if package.wanted:
-                self._start_fetch(package)
+        for item in self._items.values():
+            if item.wanted:
+                self._start_fetch(item)
 
     async def start(self, listener: socket.socket) -> None:
         """Serves whoever connects; the listener is the mirror's from here on."""
@@ -145,23 +162,23 @@ class Mirror:
 
     # Upstream
 
-    def _start_fetch(self, package: Package) -> asyncio.Task[Path]:
-        if package not in self._fetches:
-            task = asyncio.create_task(self._fetch_one(package))
+    def _start_fetch(self, item: _Item) -> asyncio.Task[Path]:
+        if item not in self._fetches:
+            task = asyncio.create_task(self._fetch_one(item))
             # A failure matters only if the box asks for the package.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._fetches[package] = task
-        return self._fetches[package]
+            self._fetches[item] = task
+        return self._fetches[item]
 
-    async def _fetch_one(self, package: Package) -> Path:
+    async def _fetch_one(self, item: _Item) -> Path:
         async with self._fetching:
             # What is fetched ahead counts: a stranger's lockfile must not fill the host's disk.
             if self._done_bytes >= self._limit_bytes:
                 self.is_exhausted = True
                 raise PackageError(
-                    ReasonCode.EGRESS_LIMIT, f"{package}: over {self._limit_bytes} bytes of egress"
+                    ReasonCode.EGRESS_LIMIT, f"{item}: over {self._limit_bytes} bytes of egress"
                 )
-            path = await self._fetch(package)
+            path = await self._fetch(item)
         self._done_count += 1
         with suppress(OSError):
             self._done_bytes += path.stat().st_size
@@ -169,14 +186,14 @@ class Mirror:
             self._on_progress(self.progress)
         return path
 
-    async def _open(self, package: Package) -> BinaryIO:
-        path = await asyncio.shield(self._start_fetch(package))
+    async def _open(self, item: _Item) -> BinaryIO:
+        path = await asyncio.shield(self._start_fetch(item))
         try:
             return path.open("rb")
         except OSError as error:
             raise PackageError(
                 ReasonCode.HOST_FAILED,
-                f"{package}: the cache folder fails: {error.strerror}",
+                f"{item}: the cache folder fails: {error.strerror}",
                 retry_safe=True,
             ) from error
 
@@ -219,13 +236,13 @@ class Mirror:
             await self._refuse(writer, request.status, request.why)
             return False
         what = f"{request.method} {show(request.path.encode())}"
-        package = self._packages.get(request.path)
-        if package is None:
-            why = "no tarball that the lockfile names"
+        item = self._items.get(request.path)
+        if item is None:
+            why = "nothing that the lockfile names"
             self._deny(what, why)
             return await self._refuse(writer, 404, why, request)
         try:
-            with await self._open(package) as file:
+            with await self._open(item) as file:
                 return await self._give(writer, request, what, file)
         except PackageError as error:
             self._fail(error)

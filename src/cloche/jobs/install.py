@@ -1,8 +1,8 @@
 """The install: a lockfile's packages become a dependency layer, made once and kept.
 
-It runs in a box that holds nothing but manifests of Cloche's own making, the lockfile and pnpm; its
-network is one port, on which Cloche serves exactly what the lockfile names. No code of the project
-or of a package runs.
+It runs in a box that holds nothing but files of Cloche's own making, the lockfile and a package
+manager; its network is one port, on which Cloche serves exactly what the lockfile names. No code of
+the project or of a package runs.
 """
 
 from __future__ import annotations
@@ -11,57 +11,40 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloche.admission import admit_step
 from cloche.backends.base import Sinks
 from cloche.egress.mirror import Mirror
 from cloche.environments.layers import LayerStore
+from cloche.jobs.installers.base import PORT
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import STEP_ENVIRONMENT, Site
 from cloche.jobs.verdict import judge
 from cloche.linux.gathering import TreeCopy, TreeRefusedError
 from cloche.model.events import StepEvent
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
+from cloche.model.outcome import Cause
 from cloche.model.plan import Command
 from cloche.model.policy import MAX_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from cloche.backends.base import Box
     from cloche.egress.mirror import Progress
     from cloche.environments.layers import Layer
     from cloche.environments.toolchain import Toolchain
-    from cloche.jobs.project.inputs import Inputs
-    from cloche.jobs.project.lockfile import Lockfile
+    from cloche.jobs.installers.base import Installation
     from cloche.model.events import Event
-    from cloche.model.package import Package
 
 NAME = "install"
-_PORT = 4873
 _MIB = 1024 * 1024
 # Raised whenever the way a layer is made changes.
-_LAYER_FORMAT = 1
-# Beside the inputs, on the same file system: pnpm links packages from there instead of copying.
-_STORE = "/workspace/.cloche-store"
-# pnpm's codes for a lockfile that does not fit: its specifiers, its settings, its projects.
-_MISMATCHES = (
-    "ERR_PNPM_OUTDATED_LOCKFILE",
-    "ERR_PNPM_LOCKFILE_CONFIG_MISMATCH",
-    "ERR_PNPM_PACKAGE_MANAGER_NO_IMPORTER",
-)
-# In its own words too: by the end it has removed what did not fit.
+_LAYER_FORMAT = 2
+# In a package manager's own words too: by the end it has removed what did not fit.
 _NO_SPACE = "No space left on device"
-_FLAGS = (
-    f"--registry=http://127.0.0.1:{_PORT}/",
-    f"--store-dir={_STORE}",
-    "--cache-dir=/tmp/cache",
-    "--reporter=append-only",
-    "--network-concurrency=32",  # half of the connections that a box may have
-    "--config.fetch-retries=0",  # Cloche has retried already
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +62,7 @@ class Installer:
         self,
         site: Site,
         toolchain: Toolchain,
-        fetch: Callable[[Package], Awaitable[Path]],
+        sources: Mapping[str, Callable[[Any], Awaitable[Path]]],
         cache_folder: Path,
         tell: Callable[[Event], None],
         clock: Callable[[], float],
@@ -88,15 +71,15 @@ class Installer:
 
         Args:
             site: Where its box runs.
-            toolchain: Whose pnpm installs.
-            fetch: Gives the verified tarball of a package.
+            toolchain: Whose package manager installs.
+            sources: By origin, what gives the verified file of an item.
             cache_folder: Where layers are kept.
             tell: Takes the progress of downloads.
             clock: Seconds since the epoch.
         """
         self._site = site
         self._toolchain = toolchain
-        self._fetch = fetch
+        self._sources = sources
         self._layers = LayerStore(cache_folder)
         self._tell = tell
         self._clock = clock
@@ -104,33 +87,36 @@ class Installer:
         self.fetched = Fetched()
         self.denials: list[tuple[str, str]] = []
 
-    async def run(self, lockfile: Lockfile, inputs: Inputs, *, timeout_ms: int) -> StepResult:
+    async def run(self, installation: Installation, *, timeout_ms: int) -> StepResult:
         """Brings the layer about; `layer` is it, when the result is a pass.
 
         Raises:
             UnavailableError, InternalError, OSError: Cloche or this host failed.
         """
         started_at = time.monotonic()
-        key = self._key(inputs)
+        key = self._key(installation)
         result = await self._find(key)
         if result is None:
             async with self._layers.making(key):
                 # Whoever held it before may have made just this.
                 result = await self._find(key)
                 if result is None:
-                    result = await self._make(key, lockfile, inputs, timeout_ms)
+                    result = await self._make(key, installation, timeout_ms)
         return replace(result, duration_ms=round((time.monotonic() - started_at) * 1000, 3))
 
-    def _key(self, inputs: Inputs) -> str:
+    def _key(self, installation: Installation) -> str:
         """Of all that is mounted into the box that makes the layer."""
         made_of = {
             "format": _LAYER_FORMAT,
             "toolchain": self._toolchain.describe(),
             "environment": self._site.environment.name,
             "trust_domain": self._site.spec.trust_domain,
-            "flags": [*_FLAGS, *inputs.flags],
+            "commands": installation.commands,
+            "env": dict(installation.env),
+            "folders": installation.folders,
             "files": {
-                path: hashlib.sha256(content).hexdigest() for path, content in inputs.files.items()
+                path: hashlib.sha256(content).hexdigest()
+                for path, content in installation.files.items()
             },
         }
         return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
@@ -149,14 +135,12 @@ class Installer:
             log_bytes=log.size_bytes,
         )
 
-    async def _make(
-        self, key: str, lockfile: Lockfile, inputs: Inputs, timeout_ms: int
-    ) -> StepResult:
+    async def _make(self, key: str, installation: Installation, timeout_ms: int) -> StepResult:
         limits = self._site.spec.limits
         mirror = Mirror(
-            lockfile.packages,
-            self._fetch,
-            port=_PORT,
+            installation.items,
+            self._sources[installation.origin],
+            port=PORT,
             limit_bytes=limits.egress_mb * _MIB,
             connections_count=limits.connections_count,
             on_progress=self._on_progress,
@@ -165,17 +149,17 @@ class Installer:
             limits.of_step(timeout_ms),
             self._site.environment,
             self._site.facts,
-            files=inputs.files,
-            listen_ports=(_PORT,),
+            files=installation.files,
+            listen_ports=(PORT,),
         )
         mirror.prefetch()
         try:
             box = await self._site.backend.create(plan)
             try:
-                await mirror.start(await box.listen(_PORT))
-                result = await self._install(box, mirror, inputs, timeout_ms)
+                await mirror.start(await box.listen(PORT))
+                result = await self._install(box, mirror, installation, timeout_ms)
                 if result.status is StepStatus.PASSED:
-                    await self._keep(key, box, lockfile)
+                    await self._keep(key, box, installation)
             finally:
                 await box.destroy()
         finally:
@@ -197,7 +181,7 @@ class Installer:
         )
 
     async def _install(
-        self, box: Box, mirror: Mirror, inputs: Inputs, timeout_ms: int
+        self, box: Box, mirror: Mirror[Any], installation: Installation, timeout_ms: int
     ) -> StepResult:
         seen: set[str] = set()
         last = ""
@@ -205,14 +189,17 @@ class Installer:
         def on_line(_: str, text: str) -> None:
             nonlocal last
             both = f"{last} {text.strip()}"  # pnpm wraps its words
-            seen.update(code for code in (*_MISMATCHES, _NO_SPACE) if code in both)
+            seen.update(word for word in (*installation.reasons, _NO_SPACE) if word in both)
             last = text.strip()
 
         log = self._site.log.open_step(NAME, on_line)
-        command = Command(("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags), STEP_ENVIRONMENT)
-        outcome = await box.exec(
-            command, stdin=b"", control=b"", sinks=Sinks(log.stdout, log.stderr, lambda _: None)
-        )
+        for argv in installation.commands:
+            command = Command(argv, {**STEP_ENVIRONMENT, **installation.env})
+            outcome = await box.exec(
+                command, stdin=b"", control=b"", sinks=Sinks(log.stdout, log.stderr, lambda _: None)
+            )
+            if outcome.cause is not Cause.EXITED or outcome.exit_code != 0:
+                break
         log.close()
         # It has no limit of its own: what ends it is the job's.
         step = Step(NAME, argv=command.argv, timeout_ms=MAX_TIMEOUT_MS)
@@ -225,7 +212,7 @@ class Installer:
             scratch_is_full=_NO_SPACE in seen,
         )
         if reason is None or reason.code is ReasonCode.EXIT_CODE:
-            status, reason = self._explain(status, reason, mirror, seen)
+            status, reason = self._explain(status, reason, mirror, installation, seen)
         return StepResult(
             name=NAME,
             status=status,
@@ -240,9 +227,14 @@ class Installer:
         )
 
     def _explain(
-        self, status: StepStatus, reason: Reason | None, mirror: Mirror, seen: set[str]
+        self,
+        status: StepStatus,
+        reason: Reason | None,
+        mirror: Mirror[Any],
+        installation: Installation,
+        seen: set[str],
     ) -> tuple[StepStatus, Reason | None]:
-        """What is known beyond pnpm's exit code.
+        """What is known beyond the exit code.
 
         Also of a pass: pnpm leaves out an optional package that it does not get, and ends well.
         """
@@ -257,29 +249,22 @@ class Installer:
             ours = failure.code in (ReasonCode.REGISTRY_FAILED, ReasonCode.HOST_FAILED)
             known = Reason(failure.code, str(failure))
             return (StepStatus.INFRA_FAILED if ours else StepStatus.FAILED), known
-        if reason is not None and seen.intersection(_MISMATCHES):
-            message = (
-                "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
-                " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml"
-            )
-            return status, Reason(ReasonCode.LOCKFILE_OUTDATED, message)
+        for word, known in installation.reasons.items():
+            if reason is not None and word in seen:
+                return status, known
         if reason is None and mirror.denials:
             what, why = mirror.denials[0]
-            message = f"pnpm went on without what it was refused: {what}: {why}"
+            message = f"{installation.tool} went on without what it was refused: {what}: {why}"
             return StepStatus.FAILED, Reason(ReasonCode.DEPENDENCY_REFUSED, message)
         return status, reason
 
-    async def _keep(self, key: str, box: Box, lockfile: Lockfile) -> None:
+    async def _keep(self, key: str, box: Box, installation: Installation) -> None:
         """Copies the installed folders out of the box, checked on the way."""
         limits = self._site.spec.limits
-        folders = [
-            "node_modules" if importer == "." else f"{importer}/node_modules"
-            for importer in lockfile.importers
-        ]
         counts = TreeCopy(limits.scratch_mb * _MIB, limits.scratch_inodes_count)
 
         async def fill(tree: int) -> TreeCopy:
-            await box.copy_folders(folders, tree, counts)
+            await box.copy_folders(installation.folders, tree, counts)
             return counts
 
         try:

@@ -18,10 +18,9 @@ from cloche.jobs import install
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord, write_durably
 from cloche.jobs.egress import EgressAccount, check_egress
+from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.log import JobLog
 from cloche.jobs.project.bundle import read_bundle
-from cloche.jobs.project.inputs import Inputs, prepare_install
-from cloche.jobs.project.lockfile import Lockfile
 from cloche.jobs.project.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import Site, Tree, refused, run_step
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cloche.backends.base import Backend
+    from cloche.jobs.installers.base import Installation
     from cloche.jobs.project.bundle import Bundle
     from cloche.jobs.steps import OpenEgress
     from cloche.linux.facts import HostFacts
@@ -84,13 +84,12 @@ class Project:
     Attributes:
         bundle: Its files.
         steps: What is to be done.
-        lockfile, inputs: What the install works from; None where there is nothing to install.
+        installation: None where there is nothing to install.
     """
 
     bundle: Bundle
     steps: JobSteps
-    lockfile: Lockfile | None
-    inputs: Inputs | None
+    installation: Installation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def read_project(spec: JobSpec) -> Project:
         raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
     steps = complete_steps(spec, bundle.files)
     check_egress(steps.steps, spec)
-    return Project(bundle, steps, *prepare_install(bundle.files))
+    return Project(bundle, steps, read_installation(bundle.files))
 
 
 class JobRun:
@@ -257,14 +256,13 @@ class JobRun:
     async def _run_project(self, project: Project | JobRefusedError) -> None:
         if isinstance(project, JobRefusedError):
             raise project
-        bundle, steps = project.bundle, project.steps
-        lockfile, inputs = project.lockfile, project.inputs
-        installs = lockfile is not None and inputs is not None
-        self._names = (*([install.NAME] if installs else []), *(s.name for s in steps.steps))
+        bundle, steps, installation = project.bundle, project.steps, project.installation
+        first = [] if installation is None else [install.NAME]
+        self._names = (*first, *(step.name for step in steps.steps))
         self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
         for path, why in bundle.left_out.items():
             self._note(f"left out: {path} ({why})")
-        for line in inputs.ignored if inputs is not None else ():
+        for line in installation.ignored if installation is not None else ():
             self._note(line)
         toolchain = await find_toolchain(self._host.cache_folder, self._host.fetch)
         self._audit.state_toolchain(toolchain.describe())
@@ -281,16 +279,16 @@ class JobRun:
             host.open_egress,
         )
         tree = Tree(bundle.files, bundle.executables)
-        if lockfile is not None and inputs is not None:
+        if installation is not None:
             installer = install.Installer(
                 site,
                 toolchain,
-                self._host.fetch,
+                {"npm": self._host.fetch},
                 self._host.cache_folder,
                 self._tell,
                 self._host.clock,
             )
-            if not await self._install(installer, lockfile, inputs):
+            if not await self._install(installer, installation):
                 return
             assert installer.layer is not None
             tree.layers = (str(installer.layer.tree),)
@@ -308,12 +306,10 @@ class JobRun:
             if result.status is not StepStatus.PASSED:
                 return
 
-    async def _install(
-        self, installer: install.Installer, lockfile: Lockfile, inputs: Inputs
-    ) -> bool:
+    async def _install(self, installer: install.Installer, installation: Installation) -> bool:
         self._begin(install.NAME)
         try:
-            result = await installer.run(lockfile, inputs, timeout_ms=self._left_ms())
+            result = await installer.run(installation, timeout_ms=self._left_ms())
         finally:
             for what, why in installer.denials[:_DENIALS_LIMIT_COUNT]:
                 self._egress.denied.append(Denial(install.NAME, what, why))

@@ -1,0 +1,50 @@
+"""What one install is: what goes into its box, what runs there, what is taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cloche.egress.mirror import Served
+    from cloche.model.job import Reason
+
+PORT: Final = 4873
+"""Of the mirror, on the loopback of the box that installs."""
+
+ADDRESS: Final = f"http://127.0.0.1:{PORT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An install that was read of a project, checked.
+
+    Attributes:
+        tool: Who installs: `pnpm`, `npm`, ….
+        lockfile: The path of what it installs from, for people.
+        origin: Where `items` come from: `npm` or `pypi`.
+        items: What the mirror has, by path.
+        packages_count: How many packages the lockfile names.
+        files: All that the box gets, by path from /workspace; of Cloche's own making.
+        commands: Run one after another, until one fails.
+        env: Of the commands, beside what every step has.
+        folders: Relative to /workspace: what is installed, and becomes the layer.
+        step_env: Of the steps that follow, beside what every step has.
+        ignored: What of the project has no say, for people.
+        reasons: Why it failed, by words in the output that tell so.
+    """
+
+    tool: str
+    lockfile: str
+    origin: str
+    items: Mapping[str, Served]
+    packages_count: int
+    files: Mapping[str, bytes]
+    commands: tuple[tuple[str, ...], ...]
+    folders: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    step_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ignored: tuple[str, ...] = ()
+    reasons: Mapping[str, Reason] = field(default_factory=lambda: MappingProxyType({}))

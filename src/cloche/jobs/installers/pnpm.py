@@ -1,0 +1,67 @@
+"""pnpm: installs a pnpm-lock.yaml, frozen, with Cloche's own pnpm."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from cloche.egress.mirror import tarball_paths
+from cloche.jobs.installers.base import ADDRESS, Installation
+from cloche.jobs.project.inputs import prepare_install
+from cloche.model.job import Reason, ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Beside the inputs, on the same file system: pnpm links packages from there instead of copying.
+_STORE: Final = "/workspace/.cloche-store"
+_FLAGS: Final = (
+    f"--registry={ADDRESS}/",
+    f"--store-dir={_STORE}",
+    "--cache-dir=/tmp/cache",
+    "--reporter=append-only",
+    "--network-concurrency=32",  # half of the connections that a box may have
+    "--config.fetch-retries=0",  # Cloche has retried already
+)
+_OUTDATED: Final = Reason(
+    ReasonCode.LOCKFILE_OUTDATED,
+    "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
+    " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml",
+)
+# pnpm's codes for a lockfile that does not fit: its specifiers, its settings, its projects.
+_REASONS: Final = MappingProxyType(
+    dict.fromkeys(
+        (
+            "ERR_PNPM_OUTDATED_LOCKFILE",
+            "ERR_PNPM_LOCKFILE_CONFIG_MISMATCH",
+            "ERR_PNPM_PACKAGE_MANAGER_NO_IMPORTER",
+        ),
+        _OUTDATED,
+    )
+)
+
+
+def read(files: Mapping[str, bytes]) -> Installation | None:
+    """What a project of pnpm's wants installed; None where that is nothing.
+
+    Raises:
+        JobRefusedError: as `prepare_install`.
+    """
+    lockfile, inputs = prepare_install(files)
+    if lockfile is None or inputs is None:
+        return None
+    return Installation(
+        tool="pnpm",
+        lockfile="pnpm-lock.yaml",
+        origin="npm",
+        items=tarball_paths(lockfile.packages),
+        packages_count=len(lockfile.packages),
+        files=inputs.files,
+        commands=(("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags),),
+        folders=tuple(
+            "node_modules" if importer == "." else f"{importer}/node_modules"
+            for importer in lockfile.importers
+        ),
+        ignored=inputs.ignored,
+        reasons=_REASONS,
+    )
