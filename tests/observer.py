@@ -261,16 +261,21 @@ def _compare(before: Snapshot, after: Snapshot, *, allow_residents: bool) -> lis
 
 def _guests(before: Snapshot, after: Snapshot) -> list[str]:
     """Processes in boxes that are no part of what is kept for runs to come, nor becoming one."""
-    launchers = [pid for pid, process in after.processes.items() if process.is_launcher]
     return [
         f"process {pid} of a run: {process.command}"
         for pid, process in after.processes.items()
-        if pid not in before.processes
-        and process.command
-        and not process.launches
-        and not kept_as(process)
-        and any(_is_below(pid, launcher, after.processes) for launcher in launchers)
+        if pid not in before.processes and process.command and _is_guest(pid, after.processes)
     ]
+
+
+def _is_guest(pid: int, processes: dict[int, Seen]) -> bool:
+    chain: list[Seen] = []  # up to its box's init
+    while (process := processes.get(pid)) is not None and not process.is_launcher:
+        chain.append(process)
+        pid = process.parent
+    in_box = process is not None and bool(chain) and not chain[0].launches
+    # A worker's engine may be a process below it.
+    return in_box and not any(map(kept_as, chain))
 
 
 def leftovers(before: Snapshot, *, allow_residents: bool) -> list[str]:
