@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cloche.errors import InvalidRequestError
-from cloche.jobs.project import bundle as rules
+from cloche.jobs.project import bundle as reading
+from cloche.jobs.project import survey as rules
 from cloche.jobs.project.bundle import Bundle, read_bundle
 from cloche.jobs.refusal import JobRefusedError
 from cloche.linux import trees
@@ -378,7 +379,7 @@ def test_all_entries_that_are_no_plain_files_are_counted(tmp_path: Path) -> None
 
 
 @pytest.mark.case("bun-02-symlink-entry")
-@pytest.mark.parametrize("content", [{"type": "symlink", "target": "/"}, None, 7, ["x"]])
+@pytest.mark.parametrize("content", [{"type": "symlink", "target": "/"}, 7, ["x"]])
 def test_a_mapping_can_give_nothing_but_files(content: Any) -> None:
     message = refusal({**PROJECT, "link": content})
     assert message.startswith("bundle: 'link' must be text or bytes")
@@ -554,7 +555,7 @@ def test_a_folder_of_too_many_entries_is_not_listed_to_its_end(
 def test_content_up_to_the_limit_is_taken_and_a_byte_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "CONTENT_LIMIT_BYTES", 10)
+    monkeypatch.setattr(reading, "CONTENT_LIMIT_BYTES", 10)
     files = {"a": "12345", "b": "éé1"}
     assert read_bundle(files) == read_bundle(str(write(tmp_path, files)))
     for source in ({**files, "b": "ééé"}, str(write(tmp_path, {"b": "ééé"}))):
@@ -803,7 +804,7 @@ def test_a_folder_by_a_relative_path_is_taken(project: Path) -> None:
     ("name", "why"),
     [
         ("missing", "No such file or directory"),
-        ("package.json", "Not a directory"),
+        ("package.json", "is no folder, tar"),
         ("pipe", "Not a directory"),
         ("loop", "Too many levels of symbolic links"),
         ("a\0b", "Not a path"),
@@ -833,7 +834,7 @@ def test_a_folder_that_cannot_be_listed_is_an_invalid_request(
 
 @pytest.mark.parametrize("source", [None, 7, b"/tmp", Path("/tmp"), ["a"], {"a"}])
 def test_a_source_of_another_type_is_an_invalid_request(source: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="must be the path of a folder"):
+    with pytest.raises(InvalidRequestError, match="must be a path, a diff or a mapping"):
         read_bundle(source)
 
 

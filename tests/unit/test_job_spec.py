@@ -13,7 +13,17 @@ from cloche.jobs.project import yaml_document
 from cloche.jobs.project.manifest import MANIFEST_BYTES_LIMIT, read_manifest
 from cloche.jobs.project.spec import SPEC_BYTES_LIMIT, JobSteps, complete_steps, read_spec_file
 from cloche.jobs.refusal import JobRefusedError
-from cloche.model.job import Egress, JobSpec, ReasonCode, Step, Verdict
+from cloche.model.job import (
+    Egress,
+    JobSpec,
+    LockfileRule,
+    ReasonCode,
+    RegistryRule,
+    Resolve,
+    Service,
+    Step,
+    Verdict,
+)
 from cloche.model.job_fields import check_spec, make_spec
 from cloche.model.policy import JobLimits
 
@@ -21,10 +31,16 @@ DOCUMENT = Path(__file__).parents[2] / "docs/jobs.md"
 HUGE = 10**5000
 BAD_INTEGERS = [-1, 0, 1.0, float("nan"), float("inf"), True, "5", None, [], HUGE, -HUGE]
 STEP = {"name": "test", "shell": "true"}
+SERVICE = {"name": "a", "shell": "true", "port": 80}
 
 WRONG_OF_JOB: dict[str, list[Any]] = {
-    "bundle": ["", None, 1, True, [], b"PK", "a\0", "\ud800", {1: "x"}, {"a": None}, {"a": 1},
-               "--- a/x\n+++ b/x\n"],
+    "bundle": ["", None, 1, True, [], b"PK", "a\0", "\ud800", {1: "x"}, {"a": 1}, {"a": []}],
+    "template": ["", 1, True, [], "a\0", "\ud800", {"a": "x"}],
+    "lockfile": [None, "", "qemu", 1, True, []],
+    "registry": [None, "", "closed", 1, True, []],
+    "resolve": [None, 1, [], "x", {"x": 1}, {"allow": "a"}, {"allow": ["/a"]}, {"allow": [1]},
+                {"minimum_age_hours": -1}, {"minimum_age_hours": True}, {"minimum_age_hours": 1.5}],
+    "build_scripts": ["esbuild", [1], [""], ["a b"], ["../a"], ["@a"], {"a": 1}, None],
     "steps": ["test", {}, [], 1, [1], [None], [STEP, STEP], [STEP] * 65],
     "without": ["test", {"a": 1}, [1], [True], ["a b"], [""], ["-x"], ["x" * 65], 5, None],
     "artifacts": ["dist/**", [1], ["/dist"], ["../x"], ["a/../b"], [""], ["dist/"], ["./dist"],
@@ -47,7 +63,19 @@ WRONG_OF_STEP: dict[str, list[Any]] = {
     "keeps": ["dist", [1], ["/x"], [".."], ["x/"], None],
     "expects_tests": [0, 1, "yes", []],
     "egress": [1, "x", [], {"allow": "a.test"}, {"allow": [1]}, {"registry": "open"}],
+    "idle_timeout_ms": [86_400_001, *[bad for bad in BAD_INTEGERS if bad is not None]],
+    "allow_failure": [None, 0, 1, "yes", []],
+    "always": [None, 0, 1, "yes", []],
+    "services": [None, {}, "x", [1], [SERVICE, SERVICE], [{**SERVICE, "name": "b"}, SERVICE],
+                 [SERVICE] * 9],
 }  # fmt: skip
+WRONG_OF_SERVICE: dict[str, list[Any]] = {
+    "name": [None, "", 1, "a b", "[x]"],
+    "shell": ["", 1, ["a"], "a\0b"],
+    "port": [0, 65_536, -1, True, "80", None, 1.5],
+    "ready_timeout_ms": [86_400_001, *BAD_INTEGERS],
+    "env": [None, [], {"A B": "x"}, {"A": 1}],
+}
 WRONG_OF_LIMITS: dict[str, list[Any]] = {
     "memory_mb": [15, 2**20 + 1, *BAD_INTEGERS],
     "pids_count": [65_537, *BAD_INTEGERS],
@@ -103,6 +131,14 @@ def test_a_wrong_field_of_a_step_is_refused_by_its_name(name: str, value: Any) -
     assert refused({"bundle": ".", "steps": [{**good, name: value}]}).startswith(f"steps[0].{name}")
 
 
+@pytest.mark.parametrize(("name", "value"), cases(WRONG_OF_SERVICE))
+def test_a_wrong_field_of_a_service_is_refused_by_its_name(name: str, value: Any) -> None:
+    good = {**STEP, "services": [SERVICE]}
+    make_spec({"bundle": ".", "steps": [good]})  # the control
+    wrong = {**STEP, "services": [{**SERVICE, name: value}]}
+    assert refused({"bundle": ".", "steps": [wrong]}).startswith(f"steps[0].services[0].{name}")
+
+
 @pytest.mark.parametrize(("name", "value"), cases(WRONG_OF_LIMITS))
 def test_a_wrong_limit_is_refused_by_its_name(name: str, value: Any) -> None:
     assert refused({"bundle": ".", "limits": {name: value}}).startswith(f"limits.{name}")
@@ -122,6 +158,10 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
                     "env": {"_A1": "é\n"},
                     "keeps": ["dist/**"],
                     "expects_tests": True,
+                    "idle_timeout_ms": 5,
+                    "allow_failure": True,
+                    "always": True,
+                    "services": [{"name": "db", "argv": ["db"], "port": 1, "ready_timeout_ms": 2}],
                 },
                 {"name": "b.u-i_ld", "shell": "a | b\nc", "egress": {"allow": ["a.test:8080"]}},
             ],
@@ -131,7 +171,11 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
             "limits": {"memory_mb": 16, "cpu_count": 0.5, "timeout_ms": 86_400_000},
             "trust_domain": "ours",
             "backend": "namespaces",
+            "template": "base.tar.gz",
             "lockfile": "bundle",
+            "resolve": {"allow": ["react", "@a/b"], "minimum_age_hours": 0},
+            "registry": "open",
+            "build_scripts": ["esbuild"],
         }
     )
     assert spec == JobSpec(
@@ -144,6 +188,10 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
                 env={"_A1": "é\n"},
                 keeps=("dist/**",),
                 expects_tests=True,
+                idle_timeout_ms=5,
+                allow_failure=True,
+                always=True,
+                services=(Service("db", 1, argv=("db",), ready_timeout_ms=2),),
             ),
             Step("b.u-i_ld", shell="a | b\nc", egress=Egress(("a.test:8080",))),
         ),
@@ -152,6 +200,11 @@ def test_all_fields_together_make_the_spec_that_they_say() -> None:
         artifacts=(),
         limits=JobLimits(memory_mb=16, cpu_count=0.5, timeout_ms=86_400_000),
         trust_domain="ours",
+        template="base.tar.gz",
+        lockfile=LockfileRule.BUNDLE,
+        resolve=Resolve(("react", "@a/b"), 0),
+        registry=RegistryRule.OPEN,
+        build_scripts=("esbuild",),
     )
 
 
@@ -182,9 +235,7 @@ def test_an_unknown_field_is_refused_with_what_may_have_been_meant(fields: Any, 
     assert hint in refused(fields)
 
 
-@pytest.mark.parametrize(
-    "name", ["template", "secrets", "redact", "isolation", "backend", "lockfile"]
-)
+@pytest.mark.parametrize("name", ["secrets", "redact", "isolation", "backend"])
 def test_a_field_of_later_versions_is_refused_and_not_ignored(name: str) -> None:
     message = refused({"bundle": ".", name: "qemu"})
     assert message.startswith(f"{name}: ")

@@ -16,7 +16,7 @@ from cloche.errors import InvalidRequestError, UnavailableError
 from cloche.linux import interrupts
 from cloche.model.abort import AbortController
 from cloche.model.events import StateEvent
-from cloche.model.job import Verdict
+from cloche.model.job import LockfileRule, Verdict
 from cloche.model.job_fields import make_spec
 
 if TYPE_CHECKING:
@@ -56,10 +56,18 @@ def job() -> None:
     " test ran; 69 this host cannot; 70 Cloche's own failure, or the registry's; 124 a time limit;"
     " 130 aborted; 137 the memory limit; 141 nobody reads the output any more."
 )
-@click.argument("directory", required=False, metavar="[DIR]")
+@click.argument("directory", required=False, metavar="[PROJECT]")
 @click.option(
     "-f", "--spec", "spec_file", metavar="FILE",
     help="A spec in YAML or JSON. Its `bundle` is relative to it; by default its own folder.",
+)  # fmt: skip
+@click.option(
+    "--template", metavar="PATH",
+    help="A folder or archive that the project is laid over.",
+)  # fmt: skip
+@click.option(
+    "--lockfile", type=click.Choice([rule.value for rule in LockfileRule]),
+    help="Whose lockfile is installed where both have one. Default: template.",
 )  # fmt: skip
 @click.option("--out", metavar="DIR", help="A new or empty folder: artifacts, log and records.")
 @click.option(
@@ -80,10 +88,10 @@ def job() -> None:
 @click.option("--plain", is_flag=True, help="Lines as they come, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Each event and the result as JSON lines.")
 def run(directory: str | None, out: str | None, plain: bool, as_json: bool, **given: Any) -> int:
-    """Runs the project in DIR: install, test, build.
+    """Runs PROJECT (a folder, an archive or a diff): install, test, build.
 
-    Without DIR it is the folder of the spec, or the current one. A cloche.yaml in the project has
-    no say unless it is given with -f: the project is what is not trusted.
+    Without PROJECT it is the folder of the spec, or the current one. A cloche.yaml in the project
+    has no say unless it is given with -f: the project is what is not trusted.
     """
     fields = _read_fields(given["spec_file"], directory)
     _add_options(fields, given)
@@ -161,9 +169,11 @@ def _read_fields(spec_file: str | None, directory: str | None) -> dict[str, Any]
         from cloche.jobs.project.spec import read_spec_file
 
         fields = read_spec_file(_read_bytes(spec_file), spec_file)
-        bundle = fields.get("bundle", ".")
-        if isinstance(bundle, str) and bundle:
-            fields["bundle"] = str(Path(spec_file).parent / bundle)
+        fields.setdefault("bundle", ".")
+        for name in ("bundle", "template"):
+            path = fields.get(name)
+            if isinstance(path, str) and path and "\n" not in path:
+                fields[name] = str(Path(spec_file).parent / path)
     if directory is not None or spec_file is None:
         fields["bundle"] = directory or "."
     return fields
@@ -190,8 +200,9 @@ def _add_options(fields: dict[str, Any], given: dict[str, Any]) -> None:
     if limits:
         below = fields.get("limits", {})
         fields["limits"] = {**below, **limits} if isinstance(below, dict) else below
-    if given["trust_domain"] is not None:
-        fields["trust_domain"] = given["trust_domain"]
+    for name in ("trust_domain", "template", "lockfile"):
+        if given[name] is not None:
+            fields[name] = given[name]
 
 
 def _split_step(item: str) -> dict[str, Any]:

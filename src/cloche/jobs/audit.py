@@ -39,12 +39,17 @@ class AuditRecord:
         }
 
     def state_inputs(
-        self, bundle: Bundle, steps: tuple[Step, ...], artifacts: tuple[str, ...]
+        self,
+        bundle: Bundle,
+        sources: Mapping[str, str],
+        steps: tuple[Step, ...],
+        artifacts: tuple[str, ...],
     ) -> None:
         """What was asked, once it is known."""
         lockfile = bundle.files.get("pnpm-lock.yaml")
         self.document["inputs"] = {
-            "bundle_sha256": bundle.sha256,
+            **{f"{name}_sha256": digest for name, digest in sources.items()},
+            "files_sha256": bundle.sha256,
             "files_count": len(bundle.files),
             "left_out": dict(bundle.left_out),
             "lockfile_sha256": None if lockfile is None else hashlib.sha256(lockfile).hexdigest(),

@@ -21,6 +21,8 @@ from cloche.jobs.egress import EgressAccount, check_egress
 from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.log import JobLog
 from cloche.jobs.project.bundle import read_bundle
+from cloche.jobs.project.overlay import EMPTY, keep_lockfile, lay_over
+from cloche.jobs.project.patches import Patch
 from cloche.jobs.project.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import Site, Tree, refused, run_step
@@ -37,7 +39,7 @@ from cloche.model.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from cloche.backends.base import Backend
     from cloche.jobs.installers.base import Installation
@@ -82,12 +84,14 @@ class Project:
     """What was read of a project, checked.
 
     Attributes:
-        bundle: Its files.
+        bundle: Its files, those of the template among them.
+        sources: SHA-256 of what they were made of: `bundle`, and `template` where there is one.
         steps: What is to be done.
         installation: None where there is nothing to install.
     """
 
     bundle: Bundle
+    sources: Mapping[str, str]
     steps: JobSteps
     installation: Installation | None
 
@@ -110,12 +114,22 @@ def read_project(spec: JobSpec) -> Project:
         JobRefusedError: the project must not be run.
     """
     outputs = PROJECT_ARTIFACTS if spec.artifacts is None else spec.artifacts
-    bundle = read_bundle(spec.bundle, outputs=outputs)
+    template = EMPTY
+    if spec.template is not None:
+        found = read_bundle(spec.template, outputs=outputs, what="template")
+        if isinstance(found, Patch):
+            raise InvalidRequestError("template: must be files, not a diff", retry_safe=True)
+        template = found
+    change = read_bundle(spec.bundle, outputs=outputs)
+    bundle = keep_lockfile(spec.lockfile, template, lay_over(template, change))
+    sources = {"bundle": change.sha256}
+    if spec.template is not None:
+        sources["template"] = template.sha256
     if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
         raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
     steps = complete_steps(spec, bundle.files)
     check_egress(steps.steps, spec)
-    return Project(bundle, steps, read_installation(bundle.files))
+    return Project(bundle, sources, steps, read_installation(bundle.files))
 
 
 class JobRun:
@@ -185,7 +199,9 @@ class JobRun:
     def _open_records(self, project: Project | JobRefusedError) -> None:
         """Makes durable what is intended. Blocks."""
         if isinstance(project, Project):
-            self._audit.state_inputs(project.bundle, project.steps.steps, project.steps.artifacts)
+            self._audit.state_inputs(
+                project.bundle, project.sources, project.steps.steps, project.steps.artifacts
+            )
         if self._out is None:
             return
         try:

@@ -50,6 +50,7 @@ class ReasonCode(StrEnum):
     LOCKFILE_MISSING = "lockfile_missing"
     LOCKFILE_INVALID = "lockfile_invalid"
     LOCKFILE_OUTDATED = "lockfile_outdated"
+    LOCKFILE_CHANGED = "lockfile_changed"
     DEPENDENCY_REFUSED = "dependency_refused"
     PACKAGE_UNAVAILABLE = "package_unavailable"
     INTEGRITY_MISMATCH = "integrity_mismatch"
@@ -75,6 +76,56 @@ class Reason:
     message: str
 
 
+class LockfileRule(StrEnum):
+    """Whose lockfile a job installs."""
+
+    TEMPLATE = "template"  # the template's where it has one, else the bundle's
+    BUNDLE = "bundle"  # the bundle's where it has one, else the template's
+    REFUSE_CHANGE = "refuse_change"  # the template's; a bundle with another one is rejected
+    RESOLVE = "resolve"  # a new one, resolved by a step of its own
+
+
+class RegistryRule(StrEnum):
+    """What the install may fetch."""
+
+    LOCKED = "locked"  # exactly what the lockfile names
+    OPEN = "open"  # anything of the registry, by name and version; a loosening
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What a resolution may choose; with `LockfileRule.RESOLVE`.
+
+    Attributes:
+        allow: Names of packages that may be asked for beside those of the template; None: any.
+        minimum_age_hours: Versions that were published later are not chosen.
+    """
+
+    allow: tuple[str, ...] | None = None
+    minimum_age_hours: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program that runs beside a step's command, in its box, and ends with it.
+
+    Attributes:
+        name: Unique in its step; its lines in the log start with it.
+        argv: A program of the toolchain with its arguments; or
+        shell: a line for bash. One of the two is given.
+        port: The command starts once somebody listens on it.
+        ready_timeout_ms: How long that may take.
+        env: Variables beside those of the step.
+    """
+
+    name: str
+    port: int
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    ready_timeout_ms: int = 30_000
+    env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Egress:
     """What a step may connect to; without `allow`, nothing.
@@ -95,21 +146,30 @@ class Step:
         argv: A program of the toolchain with its arguments; or
         shell: a line for bash, run with `pipefail`. One of the two is given.
         timeout_ms: Wall clock of this step.
+        idle_timeout_ms: How long it may write nothing. None: as long as it likes.
         env: Variables beside Cloche's own.
         keeps: Globs, relative to /workspace; what matches is there in the steps that follow.
         expects_tests: Whether the step must show that a test ran. None: only when it is called
             `test`.
         egress: What it may connect to. None: what the job says.
+        allow_failure: When its command fails, the job goes on, and may pass.
+        always: It runs although an earlier step did not pass; a failure of its own then changes
+            nothing.
+        services: Started before its command, in their order.
     """
 
     name: str
     argv: tuple[str, ...] | None = None
     shell: str | None = None
     timeout_ms: int = 300_000
+    idle_timeout_ms: int | None = None
     env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     keeps: tuple[str, ...] = ()
     expects_tests: bool | None = None
     egress: Egress | None = None
+    allow_failure: bool = False
+    always: bool = False
+    services: tuple[Service, ...] = ()
 
     @property
     def is_test(self) -> bool:
@@ -122,7 +182,9 @@ class JobSpec:
     """What is asked for.
 
     Attributes:
-        bundle: What the generator made: a folder's path, or a mapping from path to text or bytes.
+        bundle: What the generator made: the path of a folder, an archive (tar, tar.gz, tar.zst,
+            zip) or a unified diff; the text of a unified diff; or a mapping from path to text,
+            bytes, or None for a file of the template that is to go.
         steps: None: read from the project's package.json (test, then build).
         step_timeout_ms: Of each step that is read from the project.
         without: Names of steps that are to be left out.
@@ -130,9 +192,14 @@ class JobSpec:
         limits: Of each box, and of the job as a whole.
         egress: What the steps may connect to; the install has its own mirror.
         trust_domain: Layers are never shared between two of them.
+        template: What the bundle is laid over: the path of a folder or an archive.
+        lockfile: Whose is installed.
+        resolve: What may be chosen where it is resolved.
+        registry: What the install may fetch.
+        build_scripts: Names of packages whose own build scripts may run, in a box of their own.
     """
 
-    bundle: str | Mapping[str, str | bytes]
+    bundle: str | Mapping[str, str | bytes | None]
     steps: tuple[Step, ...] | None = None
     step_timeout_ms: int = 300_000
     without: tuple[str, ...] = ()
@@ -140,6 +207,11 @@ class JobSpec:
     limits: JobLimits = field(default_factory=JobLimits)
     egress: Egress = field(default_factory=Egress)
     trust_domain: str = "local"
+    template: str | None = None
+    lockfile: LockfileRule = LockfileRule.TEMPLATE
+    resolve: Resolve = field(default_factory=Resolve)
+    registry: RegistryRule = RegistryRule.LOCKED
+    build_scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

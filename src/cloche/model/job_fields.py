@@ -6,21 +6,34 @@ import dataclasses
 import difflib
 import string
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cloche.errors import InvalidRequestError
 from cloche.model import snippet_fields
-from cloche.model.job import Egress, JobSpec, Step
+from cloche.model.job import (
+    Egress,
+    JobSpec,
+    LockfileRule,
+    RegistryRule,
+    Resolve,
+    Service,
+    Step,
+)
+from cloche.model.package import is_package_name
 from cloche.model.policy import MAX_TIMEOUT_MS, JobLimits
 
-INSTALL_STEP: Final = "install"
-"""The name of Cloche's own step, which fetches and lays out the dependencies."""
+OWN_STEPS: Final = ("resolve", "install")
+"""The names of Cloche's own steps: a lockfile is made, the dependencies are laid out."""
 
 STEPS_LIMIT_COUNT: Final = 64
 GLOBS_LIMIT_COUNT: Final = 256
 HOSTS_LIMIT_COUNT: Final = 256
+PACKAGES_LIMIT_COUNT: Final = 10_000
+SERVICES_LIMIT_COUNT: Final = 8
 NAME_LIMIT_CHARS: Final = 64
+_Choice = TypeVar("_Choice", bound=StrEnum)
 _NAME_CHARS = frozenset(string.ascii_letters + string.digits + "-_.")
 _VARIABLE_CHARS = frozenset(string.ascii_letters + string.digits + "_")
 _MIB_LIMIT = 1024 * 1024
@@ -28,7 +41,6 @@ _MIB_LIMIT = 1024 * 1024
 # What other versions of a spec may hold, and what to do without it.
 _LATER: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "template": "put its files into the bundle",
         "secrets": "leave it out, and keep what needs a secret out of the job",
         "redact": "leave it out: logs are kept as they are, so give the job no secret",
         "isolation": "leave it out: the result says what was enforced",
@@ -37,14 +49,12 @@ _LATER: Final[Mapping[str, str]] = MappingProxyType(
 _LATER_OF_STEP: Final[Mapping[str, str]] = MappingProxyType({"secrets": _LATER["secrets"]})
 _LATER_OF_EGRESS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "registry": "leave it out: the install fetches what the lockfile names, and nothing else",
+        "registry": "it is a field of the job, not of its egress",
         "intercept": "leave it out: what goes through TLS is not looked into",
     }
 )
 # Fields whose only values so far are the defaults.
-_FIXED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"backend": ("auto", "namespaces"), "lockfile": ("bundle",)}
-)
+_FIXED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"backend": ("auto", "namespaces")})
 # What other systems call the fields of a step.
 _OTHER_WORDS = dict.fromkeys(("run", "command", "cmd", "script"), "shell")
 _KINDS = {
@@ -82,9 +92,13 @@ def make_spec(fields: Mapping[str, Any]) -> JobSpec:
         given["limits"] = JobLimits(**_known("limits", limits, JobLimits, {}))
     if "egress" in given:
         given["egress"] = _make_egress("egress", given["egress"])
-    for name in ("without", "artifacts"):
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
+    if "resolve" in given:
+        policy = _known("resolve", _mapping("resolve", given["resolve"]), Resolve, {})
+        given["resolve"] = Resolve(**_tuples(policy, "allow"))
+    for name, kind in (("lockfile", LockfileRule), ("registry", RegistryRule)):
+        if name in given:
+            given[name] = _choose(name, given[name], kind)
+    given = _tuples(given, "without", "artifacts", "build_scripts")
     if "bundle" not in given:
         raise _refuse("bundle", "is missing: the path of the project's folder")
     spec = JobSpec(**given)
@@ -117,6 +131,43 @@ def check_spec(spec: JobSpec) -> None:
     _check_limits(spec.limits)
     _check_egress("egress", spec.egress)
     snippet_fields.CHECKS["trust_domain"]("trust_domain", spec.trust_domain)
+    if spec.template is not None:
+        _check_text("template", spec.template)
+        if not spec.template:
+            raise _refuse("template", "is empty; give the path of a folder or an archive")
+    _choose("lockfile", spec.lockfile, LockfileRule)
+    _choose("registry", spec.registry, RegistryRule)
+    _check_resolve(spec.resolve)
+    _check_packages("build_scripts", spec.build_scripts)
+
+
+def _check_resolve(policy: Any) -> None:
+    if not isinstance(policy, Resolve):
+        raise _refuse("resolve", f"must be a Resolve, not {_kind(policy)}")
+    _check_integer("resolve.minimum_age_hours", policy.minimum_age_hours, 0, 24 * 365 * 10)
+    if policy.allow is not None:
+        _check_packages("resolve.allow", policy.allow)
+
+
+def _check_packages(where: str, names: Any) -> None:
+    for index, name in enumerate(_sequence(where, names, PACKAGES_LIMIT_COUNT)):
+        _check_text(f"{where}[{index}]", name)
+        if not is_package_name(name):
+            raise _refuse(f"{where}[{index}]", f"{name[:80]!r} is no name of a package")
+
+
+def _choose(where: str, value: Any, kind: type[_Choice]) -> _Choice:
+    choices = [choice.value for choice in kind]
+    if not isinstance(value, str) or value not in choices:
+        shown = repr(value[:80]) if isinstance(value, str) else _kind(value)
+        raise _refuse(where, f"must be {' or '.join(choices)}, not {shown}")
+    return kind(value)
+
+
+def _tuples(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The fields, with lists of those names as tuples."""
+    lists = {name: tuple(fields[name]) for name in names if isinstance(fields.get(name), list)}
+    return {**fields, **lists}
 
 
 def _make_step(where: str, fields: Any) -> Step:
@@ -128,7 +179,20 @@ def _make_step(where: str, fields: Any) -> Step:
             given[name] = tuple(given[name])
     if given.get("egress") is not None:
         given["egress"] = _make_egress(f"{where}.egress", given["egress"])
+    if "services" in given:
+        services = _sequence(f"{where}.services", given["services"], SERVICES_LIMIT_COUNT)
+        given["services"] = tuple(
+            _make_service(f"{where}.services[{i}]", each) for i, each in enumerate(services)
+        )
     return Step(**given)
+
+
+def _make_service(where: str, fields: Any) -> Service:
+    given = _known(where, _mapping(where, fields), Service, _LATER_OF_STEP)
+    for name in ("name", "port"):
+        if name not in given:
+            raise _refuse(f"{where}.{name}", "is missing")
+    return Service(**_tuples(given, "argv"))
 
 
 def _make_egress(where: str, fields: Any) -> Egress:
@@ -170,20 +234,19 @@ def _check_bundle(bundle: Any) -> None:
     if isinstance(bundle, str):
         if not bundle:
             raise _refuse("bundle", "is empty; give the path of the project's folder")
-        if "\n" in bundle:
-            raise _refuse("bundle", "must be a folder's path: diffs are not there in this version")
         _check_text("bundle", bundle)
         return
     if not isinstance(bundle, Mapping):
-        hint = "; archives are not there in this version" if isinstance(bundle, bytes) else ""
+        hint = "; give an archive's path" if isinstance(bundle, bytes) else ""
         kind = _kind(bundle)
-        raise _refuse("bundle", f"must be a folder's path or path → content, not {kind}{hint}")
+        raise _refuse("bundle", f"must be a path, a diff or path → content, not {kind}{hint}")
     for path, content in bundle.items():
         if not isinstance(path, str):
             raise _refuse("bundle", f"a path must be a text, not {_kind(path)}")
-        if not isinstance(content, str | bytes):
+        if content is not None and not isinstance(content, str | bytes):
             raise _refuse(
-                f"bundle[{path[:80]!r}]", f"must be a text or bytes, not {_kind(content)}"
+                f"bundle[{path[:80]!r}]",
+                f"must be a text, bytes, or nothing (it is to go), not {_kind(content)}",
             )
 
 
@@ -191,28 +254,52 @@ def _check_step(where: str, step: Any) -> None:
     if not isinstance(step, Step):
         raise _refuse(where, f"must be a Step, not {_kind(step)}")
     _check_name(f"{where}.name", step.name)
-    if step.name == INSTALL_STEP:
-        raise _refuse(f"{where}.name", f"{INSTALL_STEP!r} is Cloche's own step; choose another")
-    if (step.argv is None) == (step.shell is None):
-        raise _refuse(where, "needs either `argv`, a list, or `shell`, a line; one of the two")
-    if step.argv is not None:
-        arguments = _sequence(f"{where}.argv", step.argv)
-        for index, argument in enumerate(arguments):
-            _check_text(f"{where}.argv[{index}]", argument)
-        if not arguments or not arguments[0]:
-            raise _refuse(f"{where}.argv", "must start with the name of a program")
-        snippet_fields.CHECKS["args"](f"{where}.argv", arguments)
-    if step.shell is not None:
-        _check_text(f"{where}.shell", step.shell)
-        if not step.shell.strip():
-            raise _refuse(f"{where}.shell", "is empty")
-        snippet_fields.CHECKS["args"](f"{where}.shell", (step.shell,))
+    if step.name in OWN_STEPS:
+        raise _refuse(f"{where}.name", f"{step.name!r} is Cloche's own step; choose another")
+    _check_command(where, step.argv, step.shell)
     _check_integer(f"{where}.timeout_ms", step.timeout_ms, 1, MAX_TIMEOUT_MS)
+    if step.idle_timeout_ms is not None:
+        _check_integer(f"{where}.idle_timeout_ms", step.idle_timeout_ms, 1, MAX_TIMEOUT_MS)
+    for flag in ("allow_failure", "always"):
+        _check_flag(f"{where}.{flag}", getattr(step, flag))
+    services = _sequence(f"{where}.services", step.services, SERVICES_LIMIT_COUNT)
+    for index, service in enumerate(services):
+        _check_service(f"{where}.services[{index}]", service)
+        for field in ("name", "port"):
+            if getattr(service, field) in [getattr(other, field) for other in services[:index]]:
+                raise _refuse(f"{where}.services[{index}].{field}", "is there twice")
     _check_variables(f"{where}.env", step.env)
     _check_globs(f"{where}.keeps", step.keeps)
     _check_optional_flag(f"{where}.expects_tests", step.expects_tests)
     if step.egress is not None:
         _check_egress(f"{where}.egress", step.egress)
+
+
+def _check_command(where: str, argv: Any, shell: Any) -> None:
+    if (argv is None) == (shell is None):
+        raise _refuse(where, "needs either `argv`, a list, or `shell`, a line; one of the two")
+    if argv is not None:
+        arguments = _sequence(f"{where}.argv", argv)
+        for index, argument in enumerate(arguments):
+            _check_text(f"{where}.argv[{index}]", argument)
+        if not arguments or not arguments[0]:
+            raise _refuse(f"{where}.argv", "must start with the name of a program")
+        snippet_fields.CHECKS["args"](f"{where}.argv", arguments)
+    if shell is not None:
+        _check_text(f"{where}.shell", shell)
+        if not shell.strip():
+            raise _refuse(f"{where}.shell", "is empty")
+        snippet_fields.CHECKS["args"](f"{where}.shell", (shell,))
+
+
+def _check_service(where: str, service: Any) -> None:
+    if not isinstance(service, Service):
+        raise _refuse(where, f"must be a Service, not {_kind(service)}")
+    _check_name(f"{where}.name", service.name)
+    _check_command(where, service.argv, service.shell)
+    _check_integer(f"{where}.port", service.port, 1, 65_535)
+    _check_integer(f"{where}.ready_timeout_ms", service.ready_timeout_ms, 1, MAX_TIMEOUT_MS)
+    _check_variables(f"{where}.env", service.env)
 
 
 def _check_name(where: str, name: Any) -> None:
@@ -279,7 +366,12 @@ LIMIT_CHECKS: Final[Mapping[str, Callable[[str, Any], None]]] = MappingProxyType
 
 
 def _check_optional_flag(where: str, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
+    if value is not None:
+        _check_flag(where, value)
+
+
+def _check_flag(where: str, value: Any) -> None:
+    if not isinstance(value, bool):
         raise _refuse(where, f"must be true or false, not {_kind(value)}")
 
 

@@ -61,7 +61,7 @@ def check_package(name: str, version: str, integrity: str) -> None:
     Raises:
         ValueError: Says which of the three is wrong, and why.
     """
-    if not _is_name(name):
+    if not is_package_name(name):
         raise ValueError(f"{_show(name)} is no name of a package")
     if not _is_version(version):
         raise ValueError(f"{name}: {_show(version)} is no exact version")
@@ -75,7 +75,8 @@ def _show(text: str) -> str:
     return ascii(text if len(text) <= 120 else text[:117] + "...")
 
 
-def _is_name(name: str) -> bool:
+def is_package_name(name: str) -> bool:
+    """Whether it is `left-pad` or `@scope/name`."""
     scope, slash, rest = name.rpartition("/")
     if len(name) > NAME_LENGTH_LIMIT or not _is_word(rest):
         return False

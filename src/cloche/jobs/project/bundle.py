@@ -1,145 +1,178 @@
 """The bundle: the files that a generator made, checked whole before any of them is used.
 
 All that is known of a bundle is untrusted: names, kinds, sizes, contents, and, for a folder, that
-it stays the same while it is read. It is taken as a whole or refused as a whole, by these rules:
-
-- A path is relative, of plain parts, UTF-8, at most `PATH_BYTES_LIMIT` long and `DEPTH_LIMIT` parts
-  deep. No `..`, `.` or empty part, no `~` or drive letter in front, no backslash; neither as it
-  stands nor after normalisation (U+2025 becomes `..`, U+FF0F becomes `/`).
-- No control characters, and none that are invisible or turn the direction of text (categories Cc,
-  Cf, Zl and Zp), except for the zero-width joiner and non-joiner, which emoji and several scripts
-  need.
-- No two names in a folder are equal once case, compatibility forms and ignorable characters are
-  folded away (`Src` and `src`, both forms of `é`, `straße` and `strasse`).
-- Files and folders only: no link, device, FIFO or socket; no setuid, setgid or sticky bit on a
-  file. A hard link is a file like any other, because its bytes are copied.
-- At most `ENTRIES_LIMIT_COUNT` files and folders and `CONTENT_LIMIT_BYTES` of content.
-
-What a job makes itself is left out and not looked into: dependencies, version control, output of
-builds. Folders without files leave no trace.
+it stays the same while it is read. It is taken as a whole or refused as a whole, by the rules of
+`survey.py`. A hard link in a folder is a file like any other, because its bytes are copied.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import stat
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.errors import InvalidRequestError
+from cloche.jobs.project.patches import Patch, is_patch, read_patch
+from cloche.jobs.project.survey import (
+    CONTENT_LIMIT_BYTES,
+    ENTRIES_LIMIT_COUNT,
+    LINK,
+    Survey,
+    check_size,
+    fault_of_mode,
+    fault_of_path,
+    refusal,
+    show_path,
+)
 from cloche.jobs.refusal import JobRefusedError
-from cloche.linux.files import matches
 from cloche.linux.trees import Entry, Tree
 from cloche.model.job import ReasonCode
-from cloche.model.snippet_fields import NAME_BYTES_LIMIT, PATH_BYTES_LIMIT
+from cloche.store.archive import ArchiveError, is_archive, read_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    _Files = tuple[dict[str, bytes], frozenset[str]]  # contents sorted by path; the executables
-
-ENTRIES_LIMIT_COUNT: Final = 50_000
-CONTENT_LIMIT_BYTES: Final = 256 * 1024 * 1024
-DEPTH_LIMIT: Final = 64
-
-_MADE_ANEW: Final = "the job installs its dependencies itself"
-_HISTORY: Final = "version control is no part of a project's files"
-_OUTPUT: Final = "output of an earlier build or test"
-_LEFT_OUT_ANYWHERE: Final = {
-    "node_modules": _MADE_ANEW,
-    ".pnpm-store": _MADE_ANEW,
-    ".git": _HISTORY,
-    ".hg": _HISTORY,
-    ".svn": _HISTORY,
-    ".DS_Store": "a file manager's notes",
-}
-_LEFT_OUT_AT_THE_TOP: Final = frozenset(
-    ".next .nuxt .output .svelte-kit .turbo .cache .vite .parcel-cache coverage".split()
-)
-
-# What builds call the folder that they write; an artifact glob that names one says that they do.
-_OUTPUT_NAMES: Final = frozenset(
-    "_site artifacts build coverage dist out output public_html release reports site-dist"
-    " storybook-static target www".split()
-)
-
-_JOINERS: Final = "\u200c\u200d"
-# Default_Ignorable_Code_Point without category Cf: joiners, fillers, variation selectors.
-# Source: Unicode Character Database 16, DerivedCoreProperties.txt.
-_IGNORABLE: Final = dict.fromkeys(
-    [
-        *map(ord, _JOINERS),
-        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0),
-        *range(0x180B, 0x1810),
-        *range(0xFE00, 0xFE10),
-        *range(0xFFF0, 0xFFF9),
-        *range(0xE0000, 0xE1000),
-    ]
-)
+ARCHIVE_LIMIT_BYTES: Final = 256 * 1024 * 1024
+"""Of an archive or a diff as it lies on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that was checked.
+    """A bundle, or a template, that was checked.
 
     Attributes:
         files: Content by path from the project's root, sorted by path.
         executables: Paths of the files that are to be executable.
         left_out: Why, by the path of each entry that was there and is not in `files`.
-        sha256: Of `files` and `executables`, lower-case hex: see `_digest`.
+        sha256: Of `files` and `executables`, lower-case hex: see `digest`.
+        deleted: Files of the template that are to go.
     """
 
     files: Mapping[str, bytes]
     executables: frozenset[str]
     left_out: Mapping[str, str]
     sha256: str
+    deleted: frozenset[str] = frozenset()
 
 
-def read_bundle(source: str | Mapping[str, str | bytes], *, outputs: Sequence[str] = ()) -> Bundle:
+def read_bundle(
+    source: str | Mapping[str, str | bytes | None],
+    *,
+    outputs: Sequence[str] = (),
+    what: str = "bundle",
+) -> Bundle | Patch:
     """Reads and checks a bundle.
 
     Args:
-        source: Path of a folder on this host, which may itself be reached through links; or text
-            (taken as UTF-8) or bytes by path.
+        source: Path on this host of a folder (which may itself be reached through links), of an
+            archive or of a unified diff; the text of a diff (it has more than one line); or by path
+            text (taken as UTF-8), bytes, or None for a file that is to go.
         outputs: Globs of the job's artifacts: the folders that they name are left out.
+        what: The field, for messages.
 
     Returns:
-        The bundle. A file is executable when it has an x bit in the folder; in a mapping, when its
-        content starts with `#!`.
+        The bundle, or the diff. A file is executable when it has an x bit in the folder or archive;
+        in a mapping, when its content starts with `#!`.
 
     Raises:
-        InvalidRequestError: The source is no mapping and no folder that can be read.
+        InvalidRequestError: The source cannot be read, or is nothing of the kind.
         JobRefusedError: An entry breaks a rule, or the whole is too large.
     """
-    survey = _Survey(outputs)
-    contents, executables = _reader_of(source)(source, survey)
+    survey = Survey(outputs)
+    given: Any = source  # as callers without types have it
+    if isinstance(given, Mapping):
+        return _finish(survey, *_read_mapping(given, survey))
+    if not isinstance(given, str):
+        found = type(given).__name__
+        raise InvalidRequestError(
+            f"{what}: must be a path, a diff or a mapping, not {found}", retry_safe=True
+        )
+    if "\n" in source:
+        return read_patch(source.encode())
+    if not os.path.isfile(source):  # noqa: PTH113 (takes any text without an error)
+        return _finish(survey, *_read_folder(source, survey, what))
+    data = _read_file(source, what)
+    if is_archive(data):
+        return _finish(survey, *_read_archive(data, survey))
+    if is_patch(data):
+        return read_patch(data)
+    raise InvalidRequestError(
+        f"{what}: {show_path(source)} is no folder, tar, tar.gz, tar.zst, zip or unified diff",
+        retry_safe=True,
+    )
+
+
+def _finish(
+    survey: Survey,
+    contents: dict[str, bytes],
+    executables: frozenset[str],
+    deleted: frozenset[str] = frozenset(),
+) -> Bundle:
     return Bundle(
         files=MappingProxyType(contents),
         executables=executables,
         left_out=MappingProxyType(dict(sorted(survey.left_out.items()))),
-        sha256=_digest(contents, executables),
+        sha256=digest(contents, executables),
+        deleted=deleted,
     )
 
 
-def _reader_of(source: Any) -> Callable[[Any, _Survey], _Files]:
-    if isinstance(source, str):
-        return _read_folder
-    if isinstance(source, Mapping):
-        return _read_mapping
-    found = type(source).__name__
-    raise InvalidRequestError(
-        f"bundle: must be the path of a folder (str) or a mapping, not {found}", retry_safe=True
-    )
+def _read_file(host_path: str, what: str) -> bytes:
+    try:
+        with Path(host_path).open("rb") as reader:
+            data = reader.read(ARCHIVE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"{what}: cannot read {show_path(host_path)}: {error.strerror}", retry_safe=True
+        ) from error
+    if len(data) > ARCHIVE_LIMIT_BYTES:
+        raise JobRefusedError(
+            ReasonCode.BUNDLE_REFUSED,
+            f"{what}: {show_path(host_path)} is over {ARCHIVE_LIMIT_BYTES // (1024 * 1024)} MiB",
+        )
+    return data
 
 
-def _read_mapping(source: Mapping[Any, Any], survey: _Survey) -> _Files:
+def _read_archive(data: bytes, survey: Survey) -> tuple[dict[str, bytes], frozenset[str]]:
+    contents: dict[str, bytes] = {}
+    executables: set[str] = set()
+    try:
+        for member in read_archive(
+            data, entries_count=ENTRIES_LIMIT_COUNT, content_bytes=CONTENT_LIMIT_BYTES
+        ):
+            if stat.S_ISDIR(member.mode):
+                if member.path:
+                    survey.add_folders(member.path)
+                continue
+            if member.path in contents:
+                survey.faults[member.path] = "is there twice; which of them counts?"
+            survey.add_with_folders(member.path, fault_of_mode(member.mode))
+            contents[member.path] = member.content
+            if member.mode & 0o111:
+                executables.add(member.path)
+    except ArchiveError as error:
+        raise JobRefusedError(
+            ReasonCode.BUNDLE_REFUSED, f"bundle: the archive {error}; pack it anew"
+        ) from error
+    survey.finish()
+    kept = {path: contents[path] for path in sorted(survey.files)}
+    return kept, frozenset(executables & kept.keys())
+
+
+def _read_mapping(
+    source: Mapping[Any, Any], survey: Survey
+) -> tuple[dict[str, bytes], frozenset[str], frozenset[str]]:
     given = dict(source)
-    for path in given:
-        survey.add_with_folders(path)
+    leaving = Survey(())  # what goes may be in the way of what comes
+    for path, content in given.items():
+        (leaving if content is None else survey).add_with_folders(path)
+    leaving.finish()
     survey.finish()
     contents: dict[str, bytes] = {}
     left_bytes = CONTENT_LIMIT_BYTES
@@ -149,20 +182,23 @@ def _read_mapping(source: Mapping[Any, Any], survey: _Survey) -> _Files:
             found = type(content).__name__
             survey.faults[path] = f"must be text or bytes, not {found}; nothing else can be given"
             continue
-        _check_size(path, len(content), left_bytes)  # a text has no fewer bytes than characters
+        check_size(path, len(content), left_bytes)  # a text has no fewer bytes than characters
         try:
             data = content.encode() if isinstance(content, str) else content
         except UnicodeEncodeError:
             survey.faults[path] = "has text with a lone surrogate; give its bytes"
             continue
-        _check_size(path, len(data), left_bytes)
+        check_size(path, len(data), left_bytes)
         left_bytes -= len(data)
         contents[path] = data
     survey.refuse_faults()
-    return contents, frozenset(path for path, data in contents.items() if data[:2] == b"#!")
+    runnable = frozenset(path for path, data in contents.items() if data[:2] == b"#!")
+    return contents, runnable, frozenset(leaving.files)
 
 
-def _read_folder(host_path: str, survey: _Survey) -> _Files:
+def _read_folder(
+    host_path: str, survey: Survey, what: str
+) -> tuple[dict[str, bytes], frozenset[str]]:
     try:
         with Tree(host_path) as tree:
             entries = {entry.path: entry for entry in _walk(tree, survey)}
@@ -171,7 +207,8 @@ def _read_folder(host_path: str, survey: _Survey) -> _Files:
             contents = _read_entries(tree, ordered)
     except OSError as error:
         raise InvalidRequestError(
-            f"bundle: cannot read the folder {_show(host_path)}: {error.strerror}", retry_safe=True
+            f"{what}: cannot read the folder {show_path(host_path)}: {error.strerror}",
+            retry_safe=True,
         ) from error
     return contents, frozenset(entry.path for entry in ordered if entry.mode & 0o111)
 
@@ -179,18 +216,18 @@ def _read_folder(host_path: str, survey: _Survey) -> _Files:
 def _read_entries(tree: Tree, entries: Sequence[Entry]) -> dict[str, bytes]:
     left_bytes = CONTENT_LIMIT_BYTES
     for entry in entries:
-        _check_size(entry.path, entry.size_bytes, left_bytes)
+        check_size(entry.path, entry.size_bytes, left_bytes)
         left_bytes -= entry.size_bytes
     contents = {}
     for entry in entries:
         try:
             contents[entry.path] = tree.read_file(entry)
         except OSError as error:
-            raise _refusal(entry.path, _why_unreadable(error)) from error
+            raise refusal(entry.path, _why_unreadable(error)) from error
     return contents
 
 
-def _walk(tree: Tree, survey: _Survey) -> Iterator[Entry]:
+def _walk(tree: Tree, survey: Survey) -> Iterator[Entry]:
     """Adds what is in the tree to the survey; yields its files.
 
     Raises:
@@ -209,8 +246,8 @@ def _walk(tree: Tree, survey: _Survey) -> Iterator[Entry]:
             continue
         for entry in listed:
             is_folder = stat.S_ISDIR(entry.mode)
-            fault = _fault_of_path(entry.path)
-            if not survey.add(entry.path, fault or _fault_of_mode(entry.mode), is_folder=is_folder):
+            fault = fault_of_path(entry.path)
+            if not survey.add(entry.path, fault or fault_of_mode(entry.mode), is_folder=is_folder):
                 continue
             if is_folder:
                 pending.append(entry.path)
@@ -218,182 +255,9 @@ def _walk(tree: Tree, survey: _Survey) -> Iterator[Entry]:
                 yield entry
 
 
-class _Survey:
-    """What is in a bundle by name, gathered before any content is looked at.
-
-    Attributes:
-        files, folders: Paths that break no rule so far.
-        left_out: Why, by path.
-        faults: The rule that an entry breaks, by path.
-    """
-
-    def __init__(self, outputs: Sequence[str]) -> None:
-        self.files: set[str] = set()
-        self.folders: set[str] = set()
-        self.left_out: dict[str, str] = {}
-        self.faults: dict[str, str] = {}
-        self._outputs = {folder: glob for glob in outputs if (folder := _folder_of(glob))}
-
-    @property
-    def left_count(self) -> int:
-        """How many entries may still come."""
-        collections = (self.files, self.folders, self.left_out, self.faults)
-        return ENTRIES_LIMIT_COUNT - sum(map(len, collections))
-
-    def add(self, path: str, fault: str | None, *, is_folder: bool) -> bool:
-        """Takes note of an entry whose folder is noted; returns False if it goes no further.
-
-        Raises:
-            JobRefusedError: It is one entry too many.
-        """
-        kept = False
-        if why := self._why_left_out(path):
-            self.left_out[path] = why
-        elif fault:
-            self.faults[path] = fault
-        else:
-            (self.folders if is_folder else self.files).add(path)
-            kept = True
-        if self.left_count < 0:
-            raise JobRefusedError(
-                ReasonCode.BUNDLE_REFUSED,
-                f"bundle: has more than {ENTRIES_LIMIT_COUNT} files and folders; "
-                "leave out what is no source of the project",
-            )
-        return kept
-
-    def add_with_folders(self, path: Any) -> None:
-        """Takes note of a file by its name alone, and of the folders on the way to it."""
-        if not isinstance(path, str):
-            self.faults[f"<{type(path).__name__}>"] = "is no path; paths are text"
-        elif fault := _fault_of_path(path):
-            self.faults[path] = fault
-        else:
-            ends = [at for at, character in enumerate(path) if character == "/"]
-            for folder in (path[:end] for end in ends):
-                if folder not in self.folders and not self.add(folder, None, is_folder=True):
-                    return  # it is left out, and so is all that is in it
-            self.add(path, None, is_folder=False)
-
-    def finish(self) -> None:
-        """Checks what only shows once every name is known.
-
-        Raises:
-            JobRefusedError: An entry breaks a rule, that of unlike names or another.
-        """
-        for path in self.files & self.folders:
-            self.faults[path] = "is a file and a folder; rename one"
-        # Two names below different folders meet only where the folders do: siblings are enough.
-        owners: dict[tuple[str, str], str] = {}
-        for path in sorted(self.files | self.folders):
-            folder, _, name = path.rpartition("/")
-            owner = owners.setdefault((folder, _fold(name)), path)
-            if owner != path:
-                self.faults[path] = (
-                    f"is the same as {_show(owner)} where case or Unicode forms do not count; "
-                    "rename one"
-                )
-        self.refuse_faults()
-
-    def refuse_faults(self) -> None:
-        """Raises JobRefusedError for the first faulty entry, with the number of the others."""
-        if self.faults:
-            first = min(self.faults)
-            raise _refusal(first, self.faults[first], len(self.faults) - 1)
-
-    def _why_left_out(self, path: str) -> str | None:
-        name = path.rpartition("/")[2]
-        if path in _LEFT_OUT_AT_THE_TOP:
-            return _OUTPUT
-        for folder, glob in self._outputs.items():
-            if matches(path, folder):
-                return f"the job makes it anew ({_show(glob)})"
-        return _LEFT_OUT_ANYWHERE.get(name)
-
-
-def _folder_of(glob: str) -> str | None:
-    """The pattern of the build's folders that an artifact glob names; None for others.
-
-    Sources that are delivered (`src/**`) are inputs all the same.
-    """
-    parts = glob.split("/")
-    above = parts[: parts.index("**")] if "**" in parts else parts[:-1]
-    while above and above[-1] not in _OUTPUT_NAMES:
-        above.pop()
-    return "/".join(above) or None
-
-
-def _fault_of_path(path: str) -> str | None:
-    """The rule that a path breaks."""
-    if len(path) > PATH_BYTES_LIMIT:  # first, so that all else is cheap
-        return f"is over {PATH_BYTES_LIMIT} bytes long; shorten it"
-    try:
-        encoded = path.encode()
-    except UnicodeEncodeError:
-        return "is not UTF-8; rename it"
-    if len(encoded) > PATH_BYTES_LIMIT:
-        return f"is over {PATH_BYTES_LIMIT} bytes long; shorten it"
-    if any(len(name) > NAME_BYTES_LIMIT for name in encoded.split(b"/")):
-        return f"has a name of over {NAME_BYTES_LIMIT} bytes; shorten it"
-    for character in "" if path.isprintable() else path:
-        kind = _UNSEEN.get(unicodedata.category(character))
-        if kind and character not in _JOINERS:
-            return f"has {kind} (U+{ord(character):04X}); rename it"
-    fault = _fault_of_parts(path)
-    if fault or path.isascii():
-        return fault
-    fault = _fault_of_parts(_fold(path))
-    return f"turns into another path when it is normalised: it {fault}" if fault else None
-
-
-_UNSEEN: Final = {
-    "Cc": "a control character",
-    "Cf": "an invisible character",
-    "Zl": "a line separator",
-    "Zp": "a paragraph separator",
-}
-_RELATIVE: Final = "give the plain path from the project's folder"
-
-
-def _fault_of_parts(path: str) -> str | None:
-    """The rule that a path breaks by where it leads, whatever its length and characters."""
-    parts = path.split("/")
-    if "\\" in path:
-        return "has a backslash; separate folders with `/`"
-    if path.startswith("/"):
-        return f"is absolute; {_RELATIVE}"
-    for part in parts:
-        if part in ("", ".", ".."):
-            return f"has {f'the part `{part}`' if part else 'an empty part'}; {_RELATIVE}"
-    if path.startswith("~"):
-        return f"starts with `~`; {_RELATIVE}"
-    if path[1:2] == ":" and path[0].isascii() and path[0].isalpha():
-        return f"starts with a drive letter; {_RELATIVE}"
-    if len(parts) > DEPTH_LIMIT:
-        return f"is more than {DEPTH_LIMIT} folders deep; move it up"
-    return None
-
-
-def _fault_of_mode(mode: int) -> str | None:
-    """Why an entry of this kind and with these permissions cannot be taken."""
-    if stat.S_ISDIR(mode):
-        return None
-    if stat.S_ISLNK(mode):
-        return _LINK
-    if not stat.S_ISREG(mode):
-        names = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-        return f"is {names.get(stat.S_IFMT(mode), 'a device')}; remove it"
-    if mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
-        return "has a setuid, setgid or sticky bit; take it away with chmod"
-    return None
-
-
-_LINK: Final = "is a link; put a copy of what it points to in its place"
-
-
 def _why_unreadable(error: OSError) -> str:
     if error.errno == errno.ELOOP:
-        return _LINK
+        return LINK
     if error.errno == errno.EXDEV:
         return "is on another file system than the project; copy it in"
     if error.errno in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR, errno.ENXIO):
@@ -401,37 +265,7 @@ def _why_unreadable(error: OSError) -> str:
     return f"cannot be read ({error.strerror}); make it readable or remove it"
 
 
-def _fold(text: str) -> str:
-    """What all texts have in common that some file system takes for one and the same.
-
-    Source: The Unicode Standard, section 3.13, D147 (compatibility caseless matching), without the
-    ignorable characters as in NFKC_Casefold.
-    """
-    if text.isascii():
-        return text.lower()
-    folded = unicodedata.normalize("NFD", text.translate(_IGNORABLE)).casefold()
-    folded = unicodedata.normalize("NFKD", folded).casefold()
-    return unicodedata.normalize("NFKC", folded)
-
-
-def _check_size(path: str, size_bytes: int, left_bytes: int) -> None:
-    if size_bytes > left_bytes:
-        limit_mb = CONTENT_LIMIT_BYTES // (1024 * 1024)
-        why = f"with its {size_bytes} bytes takes the bundle over {limit_mb} MiB; leave out data"
-        raise _refusal(path, why)
-
-
-def _refusal(path: str, why: str, others_count: int = 0) -> JobRefusedError:
-    more = f" (and {others_count} more that break a rule)" if others_count else ""
-    return JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"bundle: {_show(path)} {why}{more}")
-
-
-def _show(path: str) -> str:
-    """A path for a message: in quotes, escaped, of bounded length."""
-    return repr(path) if len(path) <= 120 else f"{path[:80]!r}…{path[-30:]!r}"
-
-
-def _digest(contents: Mapping[str, bytes], executables: frozenset[str]) -> str:
+def digest(contents: Mapping[str, bytes], executables: frozenset[str]) -> str:
     """SHA-256 of the files, whatever they were read from.
 
     Over `cloche-bundle-1` and a zero byte, then for each file in the order of its path's UTF-8

@@ -1,0 +1,170 @@
+"""Archives of strangers, read within bounds: tar (plain, gzip, zstd) and zip.
+
+Nothing is written to disk, and nothing is left out in silence: an archive is read to its end, or it
+is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import zstandard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BLOCK_BYTES: Final = tarfile.BLOCKSIZE
+_CHUNK_BYTES: Final = 1024 * 1024
+_WINDOW_LIMIT_BYTES: Final = 128 * 1024 * 1024
+# Of a tar, beside contents: a header and padding, twice where a name is long.
+_HEADERS_BYTES: Final = 4 * _BLOCK_BYTES
+_UNIX: Final = 3
+_KINDS: Final = {
+    tarfile.DIRTYPE: stat.S_IFDIR,
+    tarfile.SYMTYPE: stat.S_IFLNK,
+    tarfile.LNKTYPE: stat.S_IFLNK,
+    tarfile.FIFOTYPE: stat.S_IFIFO,
+    tarfile.CHRTYPE: stat.S_IFCHR,
+    tarfile.BLKTYPE: stat.S_IFBLK,
+}
+_GZIP, _ZSTD, _ZIP, _EMPTY_ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06"
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError),
+    *(EOFError, OSError, ValueError, OverflowError, RecursionError, NotImplementedError),
+)
+
+
+class ArchiveError(Exception):
+    """An archive that is not read; the text says why, and goes on a sentence about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of an archive.
+
+    Attributes:
+        path: As it stands there, without `./` in front and `/` at the end; a stranger's.
+        mode: Kind and permissions, as in `st_mode`. A hard link counts as a link.
+        content: Of a file; empty for all else.
+    """
+
+    path: str
+    mode: int
+    content: bytes
+
+
+def is_archive(data: bytes) -> bool:
+    """Whether some bytes start as an archive does that is read here."""
+    at = _TAR_MAGIC_AT
+    is_tar = data[at : at + len(_TAR_MAGIC)] == _TAR_MAGIC
+    return is_tar or data.startswith((_GZIP, _ZSTD, _ZIP, _EMPTY_ZIP))
+
+
+def read_archive(data: bytes, *, entries_count: int, content_bytes: int) -> Iterator[Member]:
+    """Reads an archive, in its order.
+
+    Args:
+        data: The whole of it; its first bytes tell the format.
+        entries_count: The most entries that it may have.
+        content_bytes: The most bytes that all its files together may have.
+
+    Raises:
+        ArchiveError: it is damaged, of no known format, encrypted, or over a limit. What has been
+            given out before belongs to an archive that is refused.
+    """
+    count, left_bytes = 0, content_bytes
+    try:
+        for member in _read(data, content_bytes + _HEADERS_BYTES * (entries_count + 1)):
+            count += 1
+            left_bytes -= len(member.content)
+            if count > entries_count:
+                raise ArchiveError(f"has more than {entries_count} entries")
+            if left_bytes < 0:
+                raise _too_large(content_bytes)
+            yield member
+    except _DAMAGED as error:
+        raise ArchiveError(f"is damaged ({type(error).__name__}: {error})"[:300]) from error
+
+
+def _too_large(limit_bytes: int) -> ArchiveError:
+    return ArchiveError(f"unpacks to more than {limit_bytes // (1024 * 1024)} MiB")
+
+
+def _read(data: bytes, limit_bytes: int) -> Iterator[Member]:
+    if data.startswith((_ZIP, _EMPTY_ZIP)):
+        return _read_zip(data, limit_bytes)
+    if data.startswith(_GZIP):
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+            return _read_tar(_expand(packed.read, limit_bytes))
+    if data.startswith(_ZSTD):
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_LIMIT_BYTES)
+        with decompressor.stream_reader(data, read_across_frames=True) as packed:
+            return _read_tar(_expand(packed.read, limit_bytes))
+    if not is_archive(data):
+        raise ArchiveError("is no tar, tar.gz, tar.zst or zip")
+    return _read_tar(data)
+
+
+def _expand(read: Callable[[int], bytes], limit_bytes: int) -> bytes:
+    found = bytearray()
+    while chunk := read(_CHUNK_BYTES):
+        found += chunk
+        if len(found) > limit_bytes:
+            raise _too_large(limit_bytes)
+    return bytes(found)
+
+
+def _read_tar(data: bytes) -> Iterator[Member]:
+    if len(data) % _BLOCK_BYTES:
+        raise ArchiveError("is damaged (it ends within a block)")
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for info in archive:
+            if info.type in tarfile.REGULAR_TYPES:
+                file = archive.extractfile(info)
+                content = b"" if file is None else file.read()
+                if len(content) != info.size:
+                    raise ArchiveError(f"is damaged ({info.name[:80]!r} ends early)")
+                kind = stat.S_IFREG
+            else:
+                content, kind = b"", _KINDS.get(info.type, stat.S_IFCHR)
+            yield Member(_plain(info.name), kind | stat.S_IMODE(info.mode), content)
+        # At a broken header, or without an end, tarfile stops as it does at the end.
+        if data[archive.offset : archive.offset + _BLOCK_BYTES] != bytes(_BLOCK_BYTES):
+            raise ArchiveError("is damaged (what follows its last entry is no entry and no end)")
+
+
+def _read_zip(data: bytes, limit_bytes: int) -> Iterator[Member]:
+    left_bytes = limit_bytes
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for info in archive.infolist():
+            if info.flag_bits & 0x1:
+                raise ArchiveError(f"is encrypted ({info.filename[:80]!r})")
+            left_bytes -= info.file_size  # more than that is not read of it
+            if left_bytes < 0:
+                raise _too_large(limit_bytes)
+            mode = info.external_attr >> 16 if info.create_system == _UNIX else 0
+            if not stat.S_IFMT(mode):
+                mode |= stat.S_IFDIR if info.is_dir() else stat.S_IFREG
+            content = _read_zipped(archive, info) if stat.S_ISREG(mode) else b""
+            yield Member(_plain(info.filename), mode, content)
+
+
+def _read_zipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with archive.open(info) as file:
+        content = file.read(info.file_size)  # `read()` would unpack what comes beyond, too
+        if len(content) != info.file_size or file.read(1):
+            raise ArchiveError(f"is damaged ({info.filename[:80]!r} has another size)")
+    return content
+
+
+def _plain(path: str) -> str:
+    path = path.removeprefix("./")
+    return "" if path == "." else path.removesuffix("/") or path
