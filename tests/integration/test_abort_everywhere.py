@@ -254,8 +254,11 @@ def test_a_stopped_worker_host_ends_at_the_deadline_of_its_run():
     async def test():
         async with create("quickjs", pool_size=1) as sandbox:
             await assert_fresh(sandbox)
-            for pid in hosts_of()["javascript"]:
+            stopped = hosts_of()["javascript"]
+            for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
+            while any(descendants()[pid].state != "T" for pid in stopped):
+                await asyncio.sleep(0.01)  # it stops one thread, and that one the others
             result = await sandbox.run("1", timeout_ms=300)
             assert result.error_code is Code.TIMEOUT
             assert result.duration_ms < 1500
