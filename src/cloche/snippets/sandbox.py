@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cloche.model.snippet import RunFields
 
 _CODE_LIMIT_BYTES = 8 * 1024 * 1024
-_closing: set[asyncio.Task[None]] = set()  # of sandboxes that were forgotten
+_CLOSING_LIMIT_S = 60.0
 
 
 class Part(Protocol):
@@ -69,13 +69,16 @@ class Belongings:
         if self.loop is None or self.loop.is_closed() or os.getpid() != self._owner_pid:
             return
 
+        loop = self.loop
+
         def begin() -> None:
             task = asyncio.ensure_future(self.close())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+            # A loop refers to its tasks weakly, and to its timers as long as it lives itself.
+            held = loop.call_later(_CLOSING_LIMIT_S, lambda _: None, task)
+            task.add_done_callback(lambda _: held.cancel())
 
         with contextlib.suppress(RuntimeError):  # the loop was closed just now
-            self.loop.call_soon_threadsafe(begin)
+            loop.call_soon_threadsafe(begin)
         warnings.warn(
             "a sandbox was not disposed of; use `with`, `async with` or `dispose()`",
             ResourceWarning,
