@@ -61,6 +61,7 @@ WRONG_OF_STEP: dict[str, list[Any]] = {
             {"A": 3000}, {"A": True}, {"A": None}, {"A": "\0"}, {"A": "\ud800"}, {"é": "x"},
             {"A": "x" * 100_000}],
     "keeps": ["dist", [1], ["/x"], [".."], ["x/"], None],
+    "reports": ["junit.xml", [1], ["/x"], [".."], ["x/"], None],
     "expects_tests": [0, 1, "yes", []],
     "egress": [1, "x", [], {"allow": "a.test"}, {"allow": [1]}, {"registry": "open"}],
     "idle_timeout_ms": [86_400_001, *[bad for bad in BAD_INTEGERS if bad is not None]],

@@ -61,6 +61,19 @@ class AuditRecord:
                 "argv": None if step.argv is None else list(step.argv),
                 "shell": step.shell,
                 "timeout_ms": step.timeout_ms,
+                "idle_timeout_ms": step.idle_timeout_ms,
+                "allow_failure": step.allow_failure,
+                "always": step.always,
+                "services": [
+                    {
+                        "name": service.name,
+                        "argv": None if service.argv is None else list(service.argv),
+                        "shell": service.shell,
+                        "port": service.port,
+                        "env_names": sorted(service.env),
+                    }
+                    for service in step.services
+                ],
                 "env_names": sorted(step.env),
                 "keeps": list(step.keeps),
                 "egress": None if step.egress is None else list(step.egress.allow),

@@ -310,17 +310,19 @@ class JobRun:
             tree.layers = (str(installer.layer.tree),)
         folder = None if self._out is None else self._out / ".artifacts"
         self._collector = ArtifactCollector(steps.artifacts, self._spec.limits, folder)
+        has_failed = False
         for step in steps.steps:
-            if step.is_test and steps.missing_test is not None:
-                self._begin(step.name)
-                self._end(refused(step.name, StepStatus.NO_TESTS, steps.missing_test, 0.0))
-                return
-            timeout_ms = min(step.timeout_ms, self._left_ms())
+            if has_failed and not step.always:
+                continue
             self._begin(step.name)
-            result = await run_step(site, step, tree, self._collector, timeout_ms=timeout_ms)
+            if step.is_test and steps.missing_test is not None:
+                result = refused(step.name, StepStatus.NO_TESTS, steps.missing_test, 0.0)
+            else:
+                timeout_ms = min(step.timeout_ms, self._left_ms())
+                result = await run_step(site, step, tree, self._collector, timeout_ms=timeout_ms)
+            result = replace(result, allowed=step.allow_failure and _may_be_allowed(result))
             self._end(result)
-            if result.status is not StepStatus.PASSED:
-                return
+            has_failed |= result.status is not StepStatus.PASSED and not result.allowed
 
     async def _install(self, installer: install.Installer, installation: Installation) -> bool:
         self._begin(install.NAME)
@@ -390,10 +392,10 @@ class JobRun:
     def _judge(self) -> tuple[Verdict, str | None, Reason | None]:
         if self._early is not None:
             return self._early[0], None, self._early[1]
-        last = self._results[-1] if self._results else None
-        if last is None or last.status is StepStatus.PASSED:
-            return Verdict.PASSED, None, None
-        return verdict_of(last.status), last.name, last.reason
+        for result in self._results:
+            if result.status is not StepStatus.PASSED and not result.allowed:
+                return verdict_of(result.status), result.name, result.reason
+        return Verdict.PASSED, None, None
 
     def _finish(self) -> JobResult:
         """Delivers the artifacts of a job that passed, closes log and record. Blocks."""
@@ -471,6 +473,13 @@ class JobRun:
         if self._out is not None:
             shutil.rmtree(self._out / _READY, ignore_errors=True)
         return ()
+
+
+def _may_be_allowed(result: StepResult) -> bool:
+    """Whether it is the step's own failure, and not the end of the whole job."""
+    ended = result.status in (StepStatus.PASSED, StepStatus.ABORTED, StepStatus.INFRA_FAILED)
+    timed_out = result.reason is not None and result.reason.code is ReasonCode.JOB_TIMEOUT
+    return not ended and not timed_out
 
 
 def _make_out(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,9 @@ from cloche.environments.roots import GUEST_HOME, TRUST_ENVIRONMENT
 from cloche.jobs.artifacts import KeptTooMuchError, parents_of, read_kept
 from cloche.jobs.egress import rules_of
 from cloche.jobs.project.inputs import RUN_ENVIRONMENT
+from cloche.jobs.reports.junit import REPORT_BYTES_LIMIT, add, combine, read_junit
 from cloche.jobs.reports.reader import ReportReader
+from cloche.jobs.services import with_services
 from cloche.jobs.verdict import judge
 from cloche.model.job import Reason, ReasonCode, StepResult, StepStatus
 from cloche.model.outcome import Cause
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from cloche.jobs.egress import EgressAccount
     from cloche.jobs.log import JobLog
     from cloche.linux.facts import HostFacts
-    from cloche.model.job import JobSpec, Step
+    from cloche.model.job import JobSpec, Step, TestCounts
     from cloche.model.outcome import Outcome
     from cloche.model.plan import Environment
     from cloche.model.policy import JobLimits
@@ -56,6 +59,7 @@ _PAGE_BYTES = 4096
 # The folders that the box itself makes in its scratch.
 _OWN_INODES_COUNT = 10
 _FULL_BYTES = 64 * 1024
+_REPORTS_LIMIT_COUNT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ def command_of(step: Step, *, networked: bool = False) -> Command:
     else:
         assert step.argv, "one of the two is checked to be there"
         argv = (bash, "-c", 'exec -- "$0" "$@"', *step.argv)
+    if step.services:
+        argv = with_services(step.services, argv)
     trust = TRUST_ENVIRONMENT if networked else {}
     return Command(argv, {**STEP_ENVIRONMENT, **trust, **step.env, **RUN_ENVIRONMENT})
 
@@ -176,11 +182,17 @@ async def run_step(
             egress = await site.open_egress(
                 box, rules, on_decision=partial(site.egress.note, step.name)
             )
-        sinks = Sinks(log.stdout, log.stderr, _drop)
-        outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
+        watch = _IdleWatch(box, step.idle_timeout_ms)
+        sinks = Sinks(watch.heard(log.stdout), watch.heard(log.stderr), _drop)
+        try:
+            outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
+        finally:
+            watch.close()
         log.close()
         duration_ms = round((time.monotonic() - started_at) * 1000, 3)
-        counts = reader.counts() if step.is_test else None
+        counts = None
+        if step.is_test:
+            counts = combine(reader.counts(), await _read_reports(step, box, tree))
         status, reason = judge(
             step,
             outcome,
@@ -188,6 +200,7 @@ async def run_step(
             site.spec,
             timeout_ms=timeout_ms,
             scratch_is_full=_is_full(box, outcome),
+            was_idle=watch.has_fired,
         )
         if status is StepStatus.PASSED:
             await collector.collect(box)
@@ -212,6 +225,61 @@ async def run_step(
         if egress is not None:
             await egress.close()
         await box.destroy()
+
+
+async def _read_reports(step: Step, box: Box, tree: Tree) -> TestCounts | None:
+    """The counts in the reports that the step wrote; one that was there before is none of its."""
+    if not step.reports:
+        return None
+    found = await box.collect(
+        step.reports, limit_bytes=REPORT_BYTES_LIMIT, limit_count=_REPORTS_LIMIT_COUNT
+    )
+    counts: TestCounts | None = None
+    for path, data in found.files.items():
+        if tree.files.get(path) != data:
+            written = read_junit(data)
+            counts = written if counts is None else add(counts, written)
+    return counts
+
+
+class _IdleWatch:
+    """Ends a box that has written nothing for a while.
+
+    Attributes:
+        has_fired: It did.
+    """
+
+    def __init__(self, box: Box, limit_ms: int | None) -> None:
+        self.has_fired = False
+        self._box = box
+        self._limit_s = None if limit_ms is None else limit_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look()
+
+    def heard(self, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Takes output, and notes when."""
+
+        def take_and_note(chunk: bytes) -> None:
+            self._heard_at = self._loop.time()
+            take(chunk)
+
+        return take_and_note
+
+    def _look(self) -> None:
+        if self._limit_s is None:
+            return
+        due_at = self._heard_at + self._limit_s
+        if due_at > self._loop.time():
+            self._timer = self._loop.call_at(due_at, self._look)
+        else:
+            self.has_fired = True
+            self._box.kill(Cause.WALL_TIMEOUT)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def _keep(site: Site, step: Step, box: Box, tree: Tree) -> Reason | None:

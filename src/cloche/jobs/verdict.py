@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cloche.jobs.services import EXIT_NOT_READY
 from cloche.model.job import Reason, ReasonCode, StepStatus, TestCounts, Verdict
 from cloche.model.outcome import Cause, Outcome
 
@@ -26,7 +27,7 @@ _HOW_TO_SHOW_TESTS = (
 
 
 def verdict_of(status: StepStatus) -> Verdict:
-    """The verdict of a job whose last step that ran ended like this."""
+    """The verdict of a job that a step with this end decides."""
     return _VERDICT_OF[status]
 
 
@@ -38,6 +39,7 @@ def judge(
     *,
     timeout_ms: int,
     scratch_is_full: bool,
+    was_idle: bool = False,
 ) -> tuple[StepStatus, Reason | None]:
     """Judges a step that has ended.
 
@@ -51,8 +53,12 @@ def judge(
         spec: For the limits that messages name.
         timeout_ms: The limit that was in force: the step's own, or what was left of the job's.
         scratch_is_full: Whether there was no room left in its scratch.
+        was_idle: Whether it was ended because it wrote nothing for too long.
     """
     match outcome.cause:
+        case Cause.WALL_TIMEOUT if was_idle:
+            message = f"step {step.name} wrote nothing for {step.idle_timeout_ms} ms and was killed"
+            return StepStatus.TIMED_OUT, Reason(ReasonCode.STEP_IDLE, message)
         case Cause.WALL_TIMEOUT if timeout_ms < step.timeout_ms:
             message = f"the job's limit of {spec.limits.timeout_ms} ms passed in step {step.name}"
             return StepStatus.TIMED_OUT, Reason(ReasonCode.JOB_TIMEOUT, message)
@@ -83,6 +89,10 @@ def _judge_exit(
     scratch_is_full: bool,
 ) -> tuple[StepStatus, Reason | None]:
     if outcome.exit_code != 0:
+        if step.services and outcome.exit_code == EXIT_NOT_READY:
+            names = ", ".join(service.name for service in step.services)
+            message = f"a service of step {step.name} ({names}) did not come up; the log says which"
+            return StepStatus.FAILED, Reason(ReasonCode.SERVICE_FAILED, message)
         if scratch_is_full:
             message = (
                 f"step {step.name} ended with exit code {outcome.exit_code}, its scratch full:"

@@ -60,7 +60,9 @@ class ReasonCode(StrEnum):
     SIGNAL = "signal"
     TESTS_FAILED = "tests_failed"
     NO_TESTS = "no_tests"
+    SERVICE_FAILED = "service_failed"
     STEP_TIMEOUT = "step_timeout"
+    STEP_IDLE = "step_idle"
     JOB_TIMEOUT = "job_timeout"
     MEMORY = "memory"
     SCRATCH_FULL = "scratch_full"
@@ -151,6 +153,7 @@ class Step:
         keeps: Globs, relative to /workspace; what matches is there in the steps that follow.
         expects_tests: Whether the step must show that a test ran. None: only when it is called
             `test`.
+        reports: Globs of files in which a test step writes what its tests came to, as JUnit's XML.
         egress: What it may connect to. None: what the job says.
         allow_failure: When its command fails, the job goes on, and may pass.
         always: It runs although an earlier step did not pass; a failure of its own then changes
@@ -166,6 +169,7 @@ class Step:
     env: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     keeps: tuple[str, ...] = ()
     expects_tests: bool | None = None
+    reports: tuple[str, ...] = ()
     egress: Egress | None = None
     allow_failure: bool = False
     always: bool = False
@@ -247,6 +251,7 @@ class StepResult:
         reason: Why it did not pass.
         log_offset_bytes, log_bytes: Its part of the log.
         cached: For the install: its layer was there already.
+        allowed: It did not pass, and the job goes on as if it had (`Step.allow_failure`).
     """
 
     name: str
@@ -262,6 +267,7 @@ class StepResult:
     log_offset_bytes: int = 0
     log_bytes: int = 0
     cached: bool = False
+    allowed: bool = False
     isolation: Isolation | None = None
 
 

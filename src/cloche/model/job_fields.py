@@ -174,9 +174,7 @@ def _make_step(where: str, fields: Any) -> Step:
     given = _known(where, _mapping(where, fields), Step, _LATER_OF_STEP)
     if "name" not in given:
         raise _refuse(f"{where}.name", "is missing")
-    for name in ("argv", "keeps"):
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
+    given = _tuples(given, "argv", "keeps", "reports")
     if given.get("egress") is not None:
         given["egress"] = _make_egress(f"{where}.egress", given["egress"])
     if "services" in given:
@@ -270,6 +268,7 @@ def _check_step(where: str, step: Any) -> None:
                 raise _refuse(f"{where}.services[{index}].{field}", "is there twice")
     _check_variables(f"{where}.env", step.env)
     _check_globs(f"{where}.keeps", step.keeps)
+    _check_globs(f"{where}.reports", step.reports)
     _check_optional_flag(f"{where}.expects_tests", step.expects_tests)
     if step.egress is not None:
         _check_egress(f"{where}.egress", step.egress)

@@ -93,17 +93,18 @@ def read_bundle(
         raise InvalidRequestError(
             f"{what}: must be a path, a diff or a mapping, not {found}", retry_safe=True
         )
-    if "\n" in source:
-        return read_patch(source.encode())
-    if not os.path.isfile(source):  # noqa: PTH113 (takes any text without an error)
-        return _finish(survey, *_read_folder(source, survey, what))
-    data = _read_file(source, what)
+    path: str = given
+    if "\n" in path:
+        return read_patch(path.encode())
+    if not os.path.isfile(path):  # noqa: PTH113 (takes any text without an error)
+        return _finish(survey, *_read_folder(path, survey, what))
+    data = _read_file(path, what)
     if is_archive(data):
         return _finish(survey, *_read_archive(data, survey))
     if is_patch(data):
         return read_patch(data)
     raise InvalidRequestError(
-        f"{what}: {show_path(source)} is no folder, tar, tar.gz, tar.zst, zip or unified diff",
+        f"{what}: {show_path(path)} is no folder, tar, tar.gz, tar.zst, zip or unified diff",
         retry_safe=True,
     )
 
