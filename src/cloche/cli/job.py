@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cloche.cli.job_record import abort, artifacts, logs
 from cloche.cli.job_view import JsonView, PlainView, Printer, drop_output
+from cloche.cli.job_words import describe_project, show_line
 from cloche.errors import InvalidRequestError, UnavailableError
 from cloche.linux import interrupts
 from cloche.model.abort import AbortController
@@ -20,6 +22,8 @@ from cloche.model.job import LockfileRule, Verdict
 from cloche.model.job_fields import make_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cloche.cli.job_view import View
     from cloche.model.job import JobResult, JobSpec
 
@@ -45,10 +49,52 @@ _LIMIT_OF_OPTION = {
     "pids_limit": "pids_count",
 }
 
+_PROJECT_OPTIONS: Final = (
+    click.argument("directory", required=False, metavar="[PROJECT]"),
+    click.option(
+        "-f", "--spec", "spec_file", metavar="FILE",
+        help="A spec in YAML or JSON. Its `bundle` is relative to it; by default its own folder.",
+    ),
+    click.option(
+        "--template", metavar="PATH",
+        help="A folder or archive that the project is laid over.",
+    ),
+    click.option(
+        "--lockfile", type=click.Choice([rule.value for rule in LockfileRule]),
+        help="Whose lockfile is installed where both have one. Default: template.",
+    ),
+    click.option(
+        "--step", "steps", multiple=True, metavar="NAME=LINE",
+        help="A step, as a line for bash. The first one replaces all other steps.",
+    ),
+    click.option("--without", multiple=True, metavar="NAME", help="Leave a step out."),
+    click.option(
+        "--artifact", "artifacts", multiple=True, metavar="GLOB",
+        help="Deliver these files. Default: dist/** where the project has a build.",
+    ),
+    click.option("--timeout-ms", type=int, metavar="N", help="Of the whole job. Default: 900000."),
+    click.option("--step-timeout-ms", type=int, metavar="N", help="Of each step that is given."),
+    click.option("--memory-limit-mb", type=int, metavar="N", help="Of each step. Default: 2048."),
+    click.option("--scratch-limit-mb", type=int, metavar="N", help="Of each step. Default: 2048."),
+    click.option("--pids-limit", type=int, metavar="N", help="Of each step. Default: 512."),
+    click.option("--trust-domain", metavar="NAME", help="Shares no layers with others."),
+)  # fmt: skip
+
 
 @click.group()
 def job() -> None:
     """Installs, tests and builds a project in boxes, and copies out what it made."""
+
+
+for _command in (logs, artifacts, abort):
+    job.add_command(_command)
+
+
+def _project_options(command: Callable[..., int]) -> Callable[..., int]:
+    """What says which project, and how it is run."""
+    for option in reversed(_PROJECT_OPTIONS):
+        command = option(command)
+    return command
 
 
 @job.command(
@@ -56,35 +102,8 @@ def job() -> None:
     " test ran; 69 this host cannot; 70 Cloche's own failure, or the registry's; 124 a time limit;"
     " 130 aborted; 137 the memory limit; 141 nobody reads the output any more."
 )
-@click.argument("directory", required=False, metavar="[PROJECT]")
-@click.option(
-    "-f", "--spec", "spec_file", metavar="FILE",
-    help="A spec in YAML or JSON. Its `bundle` is relative to it; by default its own folder.",
-)  # fmt: skip
-@click.option(
-    "--template", metavar="PATH",
-    help="A folder or archive that the project is laid over.",
-)  # fmt: skip
-@click.option(
-    "--lockfile", type=click.Choice([rule.value for rule in LockfileRule]),
-    help="Whose lockfile is installed where both have one. Default: template.",
-)  # fmt: skip
+@_project_options
 @click.option("--out", metavar="DIR", help="A new or empty folder: artifacts, log and records.")
-@click.option(
-    "--step", "steps", multiple=True, metavar="NAME=LINE",
-    help="A step, as a line for bash. The first one replaces all other steps.",
-)  # fmt: skip
-@click.option("--without", multiple=True, metavar="NAME", help="Leave a step out.")
-@click.option(
-    "--artifact", "artifacts", multiple=True, metavar="GLOB",
-    help="Deliver these files. Default: dist/** where the project has a build.",
-)  # fmt: skip
-@click.option("--timeout-ms", type=int, metavar="N", help="Of the whole job. Default: 900000.")
-@click.option("--step-timeout-ms", type=int, metavar="N", help="Of each step that is given.")
-@click.option("--memory-limit-mb", type=int, metavar="N", help="Of each step. Default: 2048.")
-@click.option("--scratch-limit-mb", type=int, metavar="N", help="Of each step. Default: 2048.")
-@click.option("--pids-limit", type=int, metavar="N", help="Of each step. Default: 512.")
-@click.option("--trust-domain", metavar="NAME", help="Shares no layers with others.")
 @click.option("--plain", is_flag=True, help="Lines as they come, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Each event and the result as JSON lines.")
 def run(directory: str | None, out: str | None, plain: bool, as_json: bool, **given: Any) -> int:
@@ -111,6 +130,28 @@ def run(directory: str | None, out: str | None, plain: bool, as_json: bool, **gi
             fix="free some space, or write somewhere else",
         ) from error
     return EXIT_CODE_OF[result.verdict]
+
+
+@job.command(epilog="Exit codes: 0 it can be run; 2 the project or the request is rejected.")
+@_project_options
+def validate(directory: str | None, **given: Any) -> int:
+    """Checks PROJECT and its spec as `run` does before anything starts, and says what it would do.
+
+    Nothing is fetched, and no code of the project runs.
+    """
+    from cloche.jobs.project.reading import read_project
+    from cloche.jobs.refusal import JobRefusedError
+
+    fields = _read_fields(given["spec_file"], directory)
+    _add_options(fields, given)
+    try:
+        project = read_project(make_spec(fields))
+    except JobRefusedError as refusal:
+        click.echo(f"rejected: {show_line(refusal.reason.message)} [{refusal.reason.code}]")
+        return EXIT_CODE_OF[Verdict.REJECTED]
+    for line in describe_project(project):
+        click.echo(line)
+    return 0
 
 
 def _run(spec: JobSpec, out: str | None, view: View, note: str | None) -> JobResult:

@@ -13,6 +13,7 @@ from cloche.model.job import StepStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cloche.jobs.project.reading import Project
     from cloche.model.events import StepEvent
     from cloche.model.job import Artifact, JobResult, StepResult, TestCounts
 
@@ -139,3 +140,28 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def describe_project(project: Project) -> list[str]:
+    """What a job would do, a line for each part of it."""
+    size_bytes = sum(map(len, project.bundle.files.values()))
+    lines = [
+        f"{show_count(len(project.bundle.files), 'file')}, {show_size(size_bytes)},"
+        f" sha256 {project.bundle.sha256}"
+    ]
+    lines += [
+        f"left out: {show_line(path)} ({why})" for path, why in project.bundle.left_out.items()
+    ]
+    installation = project.installation
+    if installation is not None:
+        lines += [show_line(line) for line in installation.ignored]
+        count = show_count(installation.packages_count, "package")
+        lines.append(f"install: {count} of {installation.lockfile}, by {installation.tool}")
+    for step in project.steps.steps:
+        line = step.shell if step.shell is not None else " ".join(step.argv or ())
+        lines.append(f"{step.name}: {show_line(line)}")
+    if project.steps.missing_test is not None:
+        lines.append(f"no_tests: {project.steps.missing_test.message}")
+    if project.steps.artifacts:
+        lines.append(f"artifacts: {show_line(' '.join(project.steps.artifacts))}")
+    return lines

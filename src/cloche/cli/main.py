@@ -14,11 +14,14 @@ from cloche.errors import ClocheError, HostError, RequestError
 # Source: sysexits.h (69 EX_UNAVAILABLE, 70 EX_SOFTWARE); 2 is click's own for usage.
 EXIT_REQUEST, EXIT_HOST, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 69, 70, 130
 _COMMANDS = {
+    "artifacts": "Checks what a job has delivered against its manifest.",
+    "cache": "Lists, prunes and verifies what is kept to be faster the next time.",
     "doctor": "Says what this host can enforce, and the command that mends what it cannot.",
     "job": "Installs, tests and builds a project in boxes, and copies out what it made.",
     "map": "Runs each line of a file of JSON lines, several at a time, to results in order.",
     "repl": "Reads a snippet at a time and runs each on its own.",
     "run": "Runs a snippet or a program in a fresh box.",
+    "schema": "Prints the JSON Schema of a job's spec.",
 }
 
 

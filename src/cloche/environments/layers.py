@@ -3,6 +3,9 @@
 A layer is a folder `layers/KEY/` with `tree/` (mounted below a step's files, read-only for every
 box) and `layer.json`, written last. It appears by one rename, so it is whole or not there. What a
 killed Cloche left half-made is removed by the next one.
+
+Whoever uses a layer shares the lock of its `layer.json`; whoever removes it has that lock alone.
+The time of that file is when the layer was last used.
 """
 
 from __future__ import annotations
@@ -13,35 +16,66 @@ import os
 import secrets
 import shutil
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from cloche.linux.locks import hold_lock, try_lock
+from cloche.environments.trees import digest_tree, stamp_tree
+from cloche.linux.locks import hold_lock, try_hold, try_lock, try_share
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from cloche.linux.gathering import TreeCopy
 
-_PARTIAL = ".partial-"
+_PARTIAL: Final = ".partial-"
+_GONE: Final = ".gone-"
+_DESCRIPTION: Final = "layer.json"
+_DESCRIPTION_BYTES_LIMIT: Final = 64 * 1024
+_TRIES_COUNT: Final = 10
+_TRY_S: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Layer:
-    """An installed tree.
+    """An installed tree that is in use until it is closed.
 
     Attributes:
         key: Lower-case hex; of everything that made it.
         tree: The folder that is mounted.
         entries_count, size_bytes: What it holds.
+        sha256: Of its names, kinds and contents: see `trees.digest_tree`.
     """
 
     key: str
     tree: Path
     entries_count: int
     size_bytes: int
+    sha256: str
+    _held: int = -1
+
+    def close(self) -> None:
+        """Lets go: from now on it may be removed. Idempotent."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A layer as it lies in the store.
+
+    Attributes:
+        used_at: Seconds since the epoch.
+        is_used: Somebody uses it now.
+    """
+
+    key: str
+    size_bytes: int
+    entries_count: int
+    used_at: float
+    is_used: bool
 
 
 class LayerStore:
@@ -54,15 +88,38 @@ class LayerStore:
         self._sweep()
 
     def find(self, key: str) -> Layer | None:
-        """The layer, when it is there."""
-        folder = self._folder / key
+        """The layer, when it is there and as it was made; close it. Blocks.
+
+        One that has been changed since (a file is missing, or of another size or time) is removed.
+        """
+        held = self._open(key)
+        if held is None:
+            return None
+        described = _read_description(held)
+        tree = self._folder / key / "tree"
+        if described is not None and stamp_tree(tree) == described["stamp"]:
+            os.utime(held)
+            counts = described["entries_count"], described["size_bytes"]
+            return Layer(key, tree, *counts, described["sha256"], held)
+        os.close(held)
+        self._discard(key)
+        return None
+
+    def _open(self, key: str) -> int | None:
+        """The description of a layer, its lock shared; None where it is not there, or is going."""
+        path = self._folder / key / _DESCRIPTION
         try:
-            described = json.loads((folder / "layer.json").read_bytes())
-            return Layer(key, folder / "tree", described["entries_count"], described["size_bytes"])
-        except FileNotFoundError:
+            held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
             return None
-        except (ValueError, LookupError, TypeError):  # lost, with the host's power perhaps
-            return None
+        for _ in range(_TRIES_COUNT):
+            # Held alone for the moment in which it is looked at, or put elsewhere.
+            with suppress(OSError):
+                if try_share(held) and os.path.samestat(os.fstat(held), path.lstat()):
+                    return held
+            time.sleep(_TRY_S)
+        os.close(held)
+        return None
 
     @asynccontextmanager
     async def making(self, key: str) -> AsyncIterator[None]:
@@ -71,7 +128,7 @@ class LayerStore:
             yield
 
     async def add(self, key: str, fill: Callable[[int], Awaitable[TreeCopy]]) -> Layer:
-        """Adds a layer.
+        """Adds a layer; close it.
 
         Args:
             key: Its name.
@@ -84,8 +141,7 @@ class LayerStore:
         held = self._begin(partial)
         try:
             counts = await self._fill(partial, fill)
-            layer = {"entries_count": counts.entries_count, "size_bytes": counts.size_bytes}
-            (partial / "layer.json").write_text(json.dumps(layer))
+            await asyncio.to_thread(_describe, partial, counts)
             self._replace(key, partial)  # here and now: nothing may come between
         except BaseException:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
@@ -94,13 +150,13 @@ class LayerStore:
             (self._folder / f"{partial.name}.lock").unlink()
             os.close(held)
         found = self.find(key)
-        assert found is not None
+        assert found is not None, "nobody removes it: it was used just now"
         return found
 
     def _replace(self, key: str, partial: Path) -> None:
         place = self._folder / key
         if place.exists():  # and damaged: it would have been found
-            shutil.rmtree(place)
+            self._discard(key)
         partial.rename(place)
 
     def _begin(self, partial: Path) -> int:
@@ -117,11 +173,127 @@ class LayerStore:
         finally:
             os.close(tree)
 
+    def list(self) -> list[Stored]:
+        """What is there, that which was used longest ago first. Blocks."""
+        return sorted(self._each(), key=lambda stored: stored.used_at)
+
+    def _each(self) -> Iterator[Stored]:
+        for folder in list(self._folder.iterdir()):
+            held = None if folder.name.startswith(".") else self._open(folder.name)
+            if held is None:
+                continue
+            try:
+                described = _read_description(held)
+                if described is not None:
+                    counts = described["size_bytes"], described["entries_count"]
+                    used_at = os.fstat(held).st_mtime
+                    yield Stored(folder.name, *counts, used_at, is_used=not try_hold(held))
+            finally:
+                os.close(held)
+
+    def prune(self, limit_bytes: int) -> tuple[int, int]:
+        """Removes layers until the others are within a size; never one in use. Blocks.
+
+        Returns:
+            How many were removed, and their bytes.
+        """
+        stored = self.list()
+        total_bytes = sum(each.size_bytes for each in stored)
+        removed_count = removed_bytes = 0
+        for each in stored:
+            if total_bytes - removed_bytes <= limit_bytes:
+                break
+            if self.remove(each.key):
+                removed_count += 1
+                removed_bytes += each.size_bytes
+        return removed_count, removed_bytes
+
+    def verify(self, key: str) -> bool:
+        """Whether every file of a layer has the content that it was made with. Blocks."""
+        held = self._open(key)
+        if held is None:
+            return False
+        try:
+            described = _read_description(held)
+            tree = self._folder / key / "tree"
+            return described is not None and digest_tree(tree) == described["sha256"]
+        finally:
+            os.close(held)
+
+    def remove(self, key: str) -> bool:
+        """Removes a layer; False when it is in use, or not there. Blocks."""
+        held = self._open(key)
+        if held is None:
+            return False
+        try:
+            if not try_hold(held):
+                return False
+            gone = self._put_aside(key)
+        finally:
+            os.close(held)
+        if gone is not None:
+            shutil.rmtree(gone, ignore_errors=True)
+        return gone is not None
+
+    def _discard(self, key: str) -> None:
+        """Puts a damaged layer out of the way; who still uses it keeps what there is of it."""
+        gone = self._put_aside(key)
+        if gone is not None:
+            _clear(gone)
+
+    def _put_aside(self, key: str) -> Path | None:
+        gone = self._folder / f"{_GONE}{secrets.token_hex(8)}"
+        try:
+            (self._folder / key).rename(gone)
+        except OSError:  # somebody else was faster
+            return None
+        return gone
+
     def _sweep(self) -> None:
         """A half-made layer whose lock nobody holds belongs to nobody."""
+        for gone in self._folder.glob(f"{_GONE}*"):
+            _clear(gone)
         for lock in self._folder.glob(f"{_PARTIAL}*.lock"):
             held = try_lock(lock)
             if held is not None:
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink(missing_ok=True)
                 os.close(held)
+
+
+def _clear(gone: Path) -> None:
+    """Removes what was put aside, unless somebody still uses it."""
+    held = -1
+    try:
+        held = os.open(gone / _DESCRIPTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not try_hold(held):
+            return
+    except OSError:  # without a description nobody can use it
+        pass
+    finally:
+        if held >= 0:
+            os.close(held)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _describe(partial: Path, counts: TreeCopy) -> None:
+    tree = partial / "tree"
+    layer = {
+        "entries_count": counts.entries_count,
+        "size_bytes": counts.size_bytes,
+        "sha256": digest_tree(tree),
+        "stamp": stamp_tree(tree),
+    }
+    (partial / _DESCRIPTION).write_text(json.dumps(layer))
+
+
+def _read_description(descriptor: int) -> dict[str, Any] | None:
+    """None for one that is damaged, or from another version of Cloche."""
+    try:
+        described = json.loads(os.pread(descriptor, _DESCRIPTION_BYTES_LIMIT, 0))
+        numbers = [described[name] for name in ("entries_count", "size_bytes")]
+        texts = [described[name] for name in ("sha256", "stamp")]
+    except (ValueError, LookupError, TypeError):
+        return None
+    is_whole = all(isinstance(number, int) for number in numbers)
+    return described if is_whole and all(isinstance(text, str) for text in texts) else None

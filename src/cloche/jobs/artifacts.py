@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloche.errors import InvalidRequestError
 from cloche.model.job import Artifact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from cloche.backends.base import Box
     from cloche.linux.gathering import GuestFile
@@ -166,6 +169,56 @@ def _copy(reader: int, target: Path | None, limit_bytes: int) -> tuple[int, str]
             if writer is not None:
                 writer.write(chunk)
     return size_bytes, digest.hexdigest()
+
+
+def verify_artifacts(out: Path) -> tuple[int, list[str]]:
+    """Compares what a job delivered with its manifest.
+
+    Args:
+        out: The job's folder, with `manifest.json` and, where there are any, `artifacts/`.
+
+    Returns:
+        How many artifacts the manifest names; what is wrong, one line each, none when all is right.
+
+    Raises:
+        InvalidRequestError: There is no manifest that can be read.
+    """
+    try:
+        manifest = json.loads((out / "manifest.json").read_bytes())
+        named = {
+            str(each["path"]): (int(each["size_bytes"]), str(each["sha256"]))
+            for each in manifest["artifacts"]
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InvalidRequestError(
+            f"{out / 'manifest.json'} is no manifest of a job ({error}); name the folder that was"
+            " given as --out",
+            retry_safe=True,
+        ) from error
+    faults: list[str] = []
+    folder = out / "artifacts"
+    for path, (size_bytes, sha256) in named.items():
+        try:
+            status = (folder / path).lstat()
+            is_file = stat.S_ISREG(status.st_mode)
+            if is_file and status.st_size == size_bytes and _hash(folder / path) == sha256:
+                continue
+            faults.append(f"{path}: is not what was delivered")
+        except FileNotFoundError:
+            faults.append(f"{path}: is missing")
+        except OSError as error:
+            faults.append(f"{path}: cannot be read ({error.strerror})")
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            path = str(Path(parent, name).relative_to(folder))
+            if path not in named:
+                faults.append(f"{path}: was not delivered by the job")
+    return len(named), faults
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as reader:
+        return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
 async def read_kept(

@@ -86,11 +86,12 @@ class AuditRecord:
         self.document["toolchain"] = dict(toolchain)
 
     def state_layer(
-        self, key: str, *, cached: bool, packages_count: int, fetched_bytes: int
+        self, key: str, sha256: str, *, cached: bool, packages_count: int, fetched_bytes: int
     ) -> None:
         """Which dependency layer the steps stand on, and what was fetched for it."""
         self.document["layer"] = {
             "key": key,
+            "sha256": sha256,
             "cached": cached,
             "packages_count": packages_count,
             "fetched_bytes": fetched_bytes,

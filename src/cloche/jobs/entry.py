@@ -82,7 +82,13 @@ async def _run_job(
     backend = NamespacesBackend()
     try:
         async with Registry(settings.npm, store, npm_command=find_npm()) as registry:
-            host = JobHost(backend, probe_host(), settings.cache_folder, registry.fetch)
+            host = JobHost(
+                backend,
+                probe_host(),
+                settings.cache_folder,
+                registry.fetch,
+                settings.cache_limit_bytes,
+            )
             run_id = secrets.token_hex(8)
             folder = None if out is None else Path(out)
             run = JobRun(host, spec, run_id, out=folder, on_event=on_event)
@@ -92,3 +98,4 @@ async def _run_job(
             return result
     finally:
         await backend.close()
+        await asyncio.to_thread(store.prune, settings.cache_limit_bytes)

@@ -7,6 +7,7 @@ the project or of a package runs.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -64,6 +65,7 @@ class Installer:
         toolchain: Toolchain,
         sources: Mapping[str, Callable[[Any], Awaitable[Path]]],
         cache_folder: Path,
+        cache_limit_bytes: int,
         tell: Callable[[Event], None],
         clock: Callable[[], float],
     ) -> None:
@@ -74,6 +76,7 @@ class Installer:
             toolchain: Whose package manager installs.
             sources: By origin, what gives the verified file of an item.
             cache_folder: Where layers are kept.
+            cache_limit_bytes: Of all layers that nobody uses.
             tell: Takes the progress of downloads.
             clock: Seconds since the epoch.
         """
@@ -81,11 +84,17 @@ class Installer:
         self._toolchain = toolchain
         self._sources = sources
         self._layers = LayerStore(cache_folder)
+        self._cache_limit_bytes = cache_limit_bytes
         self._tell = tell
         self._clock = clock
         self.layer: Layer | None = None
         self.fetched = Fetched()
         self.denials: list[tuple[str, str]] = []
+
+    def close(self) -> None:
+        """Lets go of the layer. Requires: no box has it any more. Idempotent."""
+        if self.layer is not None:
+            self.layer.close()
 
     async def run(self, installation: Installation, *, timeout_ms: int) -> StepResult:
         """Brings the layer about; `layer` is it, when the result is a pass.
@@ -122,7 +131,7 @@ class Installer:
         return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
     async def _find(self, key: str) -> StepResult | None:
-        self.layer = self._layers.find(key)
+        self.layer = await asyncio.to_thread(self._layers.find, key)
         if self.layer is None:
             return None
         log = self._site.log.open_step(NAME)
@@ -269,6 +278,7 @@ class Installer:
 
         try:
             self.layer = await self._layers.add(key, fill)
+            await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
         except TreeRefusedError as error:
             raise JobRefusedError(
                 ReasonCode.DEPENDENCY_REFUSED, f"the installed dependencies are refused: {error}"

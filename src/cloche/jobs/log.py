@@ -93,6 +93,7 @@ class JobLog:
         assert self._file is not None
         try:
             self._file.write(data)
+            self._file.flush()  # somebody may be following it
         except OSError as error:
             self.failure = error
 

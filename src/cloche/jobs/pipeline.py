@@ -17,14 +17,11 @@ from cloche.errors import ClocheError, InternalError, InvalidRequestError, Unava
 from cloche.jobs import install
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord, write_durably
-from cloche.jobs.egress import EgressAccount, check_egress
-from cloche.jobs.installers.choice import read_installation
+from cloche.jobs.egress import EgressAccount
 from cloche.jobs.log import JobLog
-from cloche.jobs.project.bundle import read_bundle
-from cloche.jobs.project.overlay import EMPTY, keep_lockfile, lay_over
-from cloche.jobs.project.patches import Patch
-from cloche.jobs.project.spec import PROJECT_ARTIFACTS, JobSteps, complete_steps
+from cloche.jobs.project.reading import Project, read_project
 from cloche.jobs.refusal import JobRefusedError
+from cloche.jobs.running import RunningMark
 from cloche.jobs.steps import Site, Tree, refused, run_step
 from cloche.jobs.verdict import verdict_of
 from cloche.model.events import LogEvent, StateEvent, StepEvent
@@ -39,11 +36,11 @@ from cloche.model.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cloche.backends.base import Backend
     from cloche.jobs.installers.base import Installation
-    from cloche.jobs.project.bundle import Bundle
+    from cloche.jobs.project.spec import JobSteps
     from cloche.jobs.steps import OpenEgress
     from cloche.linux.facts import HostFacts
     from cloche.model.abort import AbortSignal
@@ -56,6 +53,7 @@ _DENIALS_LIMIT_COUNT = 100
 # What follows a step (collecting, removing its box) still ends on its own after the job's limit.
 _GRACE_S = 1.0
 _READY = ".artifacts-ready"
+_ABORT_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,7 @@ class JobHost:
         facts: What can be enforced here.
         cache_folder: Packages, layers and tools; Cloche's own.
         fetch: Gives the verified tarball of a package.
+        cache_limit_bytes: Of layers that nobody uses.
         clock: Seconds since the epoch.
         open_egress: Serves the network of a box.
     """
@@ -75,25 +74,9 @@ class JobHost:
     facts: HostFacts
     cache_folder: Path
     fetch: Callable[[Package], Awaitable[Path]]
+    cache_limit_bytes: int = 10 * 1024**3
     clock: Callable[[], float] = time.time
     open_egress: OpenEgress = open_egress
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """What was read of a project, checked.
-
-    Attributes:
-        bundle: Its files, those of the template among them.
-        sources: SHA-256 of what they were made of: `bundle`, and `template` where there is one.
-        steps: What is to be done.
-        installation: None where there is nothing to install.
-    """
-
-    bundle: Bundle
-    sources: Mapping[str, str]
-    steps: JobSteps
-    installation: Installation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +87,6 @@ class _Current:
     started_at: float
     monotonic: float
     span: telemetry.JobSpan
-
-
-def read_project(spec: JobSpec) -> Project:
-    """Reads and checks all that a job is given. Blocks.
-
-    Raises:
-        InvalidRequestError: the bundle is not there.
-        JobRefusedError: the project must not be run.
-    """
-    outputs = PROJECT_ARTIFACTS if spec.artifacts is None else spec.artifacts
-    template = EMPTY
-    if spec.template is not None:
-        found = read_bundle(spec.template, outputs=outputs, what="template")
-        if isinstance(found, Patch):
-            raise InvalidRequestError("template: must be files, not a diff", retry_safe=True)
-        template = found
-    change = read_bundle(spec.bundle, outputs=outputs)
-    bundle = keep_lockfile(spec.lockfile, template, lay_over(template, change))
-    sources = {"bundle": change.sha256}
-    if spec.template is not None:
-        sources["template"] = template.sha256
-    if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
-        raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
-    steps = complete_steps(spec, bundle.files)
-    check_egress(steps.steps, spec)
-    return Project(bundle, sources, steps, read_installation(bundle.files))
 
 
 class JobRun:
@@ -161,6 +118,7 @@ class JobRun:
         self._error: BaseException | None = None
         self._egress = EgressAccount()
         self._collector: ArtifactCollector | None = None
+        self._mark: RunningMark | None = None
         self._log = JobLog(spec.limits.log_mb * _MIB, self._tell, host.clock)
         self._audit = AuditRecord(
             run_id, spec, host.clock(), None if out is None else out / "audit.json"
@@ -189,6 +147,8 @@ class JobRun:
         await self._wait(self._work, signals)
         self._take_outcome(self._work)
         result = await asyncio.to_thread(self._finish)
+        if self._mark is not None:
+            self._mark.close()
         self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
         if self._callback_error is not None:
             raise self._callback_error
@@ -207,6 +167,7 @@ class JobRun:
         try:
             _make_out(self._out)
             self._log.open(self._out / "log.ndjson")  # of two jobs with one folder, one gets it
+            self._mark = RunningMark(self._out)
             self._audit.write()
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise InvalidRequestError(
@@ -241,7 +202,10 @@ class JobRun:
         for signal in signals:
             signal.subscribe(on_abort)
         try:
-            await asyncio.wait([work])
+            while not work.done():
+                await asyncio.wait([work], timeout=_ABORT_INTERVAL_S)
+                if self._mark is not None and self._mark.is_abort_asked():
+                    self._stop(StepStatus.ABORTED, aborted)
         finally:
             deadline.cancel()
             for signal in signals:
@@ -272,9 +236,9 @@ class JobRun:
     async def _run_project(self, project: Project | JobRefusedError) -> None:
         if isinstance(project, JobRefusedError):
             raise project
-        bundle, steps, installation = project.bundle, project.steps, project.installation
+        bundle, installation = project.bundle, project.installation
         first = [] if installation is None else [install.NAME]
-        self._names = (*first, *(step.name for step in steps.steps))
+        self._names = (*first, *(step.name for step in project.steps.steps))
         self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
         for path, why in bundle.left_out.items():
             self._note(f"left out: {path} ({why})")
@@ -295,19 +259,22 @@ class JobRun:
             host.open_egress,
         )
         tree = Tree(bundle.files, bundle.executables)
-        if installation is not None:
-            installer = install.Installer(
-                site,
-                toolchain,
-                {"npm": self._host.fetch},
-                self._host.cache_folder,
-                self._tell,
-                self._host.clock,
-            )
-            if not await self._install(installer, installation):
-                return
-            assert installer.layer is not None
-            tree.layers = (str(installer.layer.tree),)
+        installer = install.Installer(
+            site,
+            toolchain,
+            {"npm": host.fetch},
+            host.cache_folder,
+            host.cache_limit_bytes,
+            self._tell,
+            host.clock,
+        )
+        try:
+            if installation is None or await self._install(installer, installation, tree):
+                await self._run_steps(site, project.steps, tree)
+        finally:
+            installer.close()
+
+    async def _run_steps(self, site: Site, steps: JobSteps, tree: Tree) -> None:
         folder = None if self._out is None else self._out / ".artifacts"
         self._collector = ArtifactCollector(steps.artifacts, self._spec.limits, folder)
         has_failed = False
@@ -324,7 +291,9 @@ class JobRun:
             self._end(result)
             has_failed |= result.status is not StepStatus.PASSED and not result.allowed
 
-    async def _install(self, installer: install.Installer, installation: Installation) -> bool:
+    async def _install(
+        self, installer: install.Installer, installation: Installation, tree: Tree
+    ) -> bool:
         self._begin(install.NAME)
         try:
             result = await installer.run(installation, timeout_ms=self._left_ms())
@@ -332,8 +301,10 @@ class JobRun:
             for what, why in installer.denials[:_DENIALS_LIMIT_COUNT]:
                 self._egress.denied.append(Denial(install.NAME, what, why))
         if installer.layer is not None:
+            tree.layers = (str(installer.layer.tree),)
             self._audit.state_layer(
                 installer.layer.key,
+                installer.layer.sha256,
                 cached=result.cached,
                 packages_count=installer.fetched.packages_count,
                 fetched_bytes=installer.fetched.size_bytes,

@@ -36,6 +36,24 @@ def try_lock(path: Path) -> int | None:
         os.close(descriptor)
 
 
+def try_share(descriptor: int) -> bool:
+    """Shares the lock of an open file until it is closed; False when another has it alone."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def try_hold(descriptor: int) -> bool:
+    """Takes the lock of an open file alone until it is closed; False when anyone else has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @asynccontextmanager
 async def hold_lock(path: Path) -> AsyncIterator[None]:
     """Waits for the lock of a file and holds it; among other processes and within this one."""

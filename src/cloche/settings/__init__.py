@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+CACHE_LIMIT_BYTES = 10 * 1024**3
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What this host is set to.
@@ -34,10 +37,12 @@ class Settings:
     Attributes:
         cache_folder: Where what can be made again is kept.
         npm: How to reach the registries of npm.
+        cache_limit_bytes: Of layers, and of packages: what was used longest ago goes first.
     """
 
     cache_folder: Path
     npm: NpmSettings
+    cache_limit_bytes: int = CACHE_LIMIT_BYTES
 
 
 def read_settings(
@@ -55,7 +60,22 @@ def read_settings(
     environment = os.environ if environment is None else environment
     if home is None:
         home = _find_home(environment)
-    return Settings(_find_cache_folder(environment, home), read_npm(environment, home))
+    return Settings(
+        _find_cache_folder(environment, home),
+        read_npm(environment, home),
+        _read_cache_limit(environment),
+    )
+
+
+def _read_cache_limit(environment: Mapping[str, str]) -> int:
+    text = environment.get("CLOCHE_CACHE_LIMIT_MB") or str(CACHE_LIMIT_BYTES // 1024**2)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UnavailableError(
+            "CLOCHE_CACHE_LIMIT_MB is no whole number of MiB",
+            fact="cache-folder",
+            fix="set it to a number such as 10240, or unset it",
+        )
+    return int(text) * 1024**2
 
 
 def find_cache_folder(environment: Mapping[str, str] | None = None) -> Path:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from cloche.model.package import Package
 
+IN_USE_S: Final = 3600.0
 _KEY_SCHEME: Final = "cloche package 1"
 # Locks are a process's, not a thread's: a process knows its own files by their names.
 _PROCESS = secrets.token_hex(8)
@@ -80,6 +82,7 @@ class PackageStore:
             status = os.fstat(descriptor)
             is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
             if is_ours and hashlib.file_digest(reader, "sha512").digest() == package.sha512:
+                os.utime(descriptor)
                 return path
         path.unlink(missing_ok=True)
         return None
@@ -98,6 +101,35 @@ class PackageStore:
         finally:
             path.unlink(missing_ok=True)
             os.close(descriptor)
+
+    def size_bytes(self) -> int:
+        """Of all packages that are kept. Blocks."""
+        return sum(status.st_size for _, status in self._each())
+
+    def prune(self, limit_bytes: int) -> tuple[int, int]:
+        """Removes packages until the others are within a size: those used longest ago. Blocks.
+
+        One that was used within `IN_USE_S` stays: an install may be about to read it.
+
+        Returns:
+            How many were removed, and their bytes.
+        """
+        kept = sorted(self._each(), key=lambda found: found[1].st_mtime)
+        total_bytes = sum(status.st_size for _, status in kept)
+        removed_count = removed_bytes = 0
+        newest = time.time() - IN_USE_S
+        for path, status in kept:
+            if total_bytes - removed_bytes <= limit_bytes or status.st_mtime > newest:
+                break
+            path.unlink(missing_ok=True)
+            removed_count += 1
+            removed_bytes += status.st_size
+        return removed_count, removed_bytes
+
+    def _each(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in list(self._folder.glob("*.tgz")):
+            with suppress(FileNotFoundError):
+                yield path, path.lstat()
 
     def _path(self, registry: str, package: Package) -> Path:
         parts = (_KEY_SCHEME, registry, package.name, package.version, package.integrity)

@@ -1,0 +1,60 @@
+"""Two hashes of a folder of Cloche's own: of what it holds, and of what the disk says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def digest_tree(folder: Path) -> str:
+    """SHA-256 of names, kinds, x bits and contents, lower-case hex; the same on every host.
+
+    Over the entries in the order of their paths: path, kind (`d`, `f`, `x` or `l`) and the SHA-256
+    of a file's content, or a link's target; each part followed by a zero byte.
+    """
+    digest = hashlib.sha256(b"cloche-tree-1\0")
+    for path, status in sorted(_walk(folder), key=lambda found: found[0]):
+        place = os.fsencode(folder) + b"/" + path
+        if stat.S_ISDIR(status.st_mode):
+            kind, content = b"d", b""
+        elif stat.S_ISLNK(status.st_mode):
+            kind, content = b"l", os.readlink(place)  # noqa: PTH115 (a name need not be text)
+        else:
+            kind = b"x" if status.st_mode & 0o100 else b"f"
+            with open(place, "rb", buffering=0) as reader:
+                content = hashlib.file_digest(reader, "sha256").digest()
+        digest.update(b"\0".join((path, kind, content, b"")))
+    return digest.hexdigest()
+
+
+def stamp_tree(folder: Path) -> str:
+    """A hash of names, modes, sizes and times of change, without a look into any file.
+
+    It differs once anything was changed, added or removed; some 6 µs for each entry.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path, status in sorted(_walk(folder), key=lambda found: found[0]):
+            told = f"{status.st_mode} {status.st_size} {status.st_mtime_ns}\n"
+            digest.update(path + b"\0" + told.encode())
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _walk(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
+    """All below a folder: path from it, and its own status."""
+    root = os.fsencode(folder)
+    pending = [root]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                yield entry.path[len(root) + 1 :], entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)

@@ -1,0 +1,193 @@
+"""Layers: whole or not there, as they were made or not at all, and never removed while in use."""
+
+import asyncio
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cloche.environments.layers import LayerStore
+from cloche.environments.trees import digest_tree, stamp_tree
+from cloche.linux.gathering import TreeCopy
+
+FILES = {"node_modules/a/index.js": b"1", "node_modules/a/bin": b"#!", "node_modules/b.js": b"22"}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LayerStore(tmp_path)
+
+
+def add(store, key, files=FILES):
+    async def fill(tree):
+        counts = TreeCopy(10**9, 10**6)
+        root = Path(f"/proc/self/fd/{tree}")
+        for path, content in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+            counts.size_bytes += len(content)
+            counts.entries_count += 1
+        (root / "node_modules/a/bin").chmod(0o755)
+        (root / "node_modules/link").symlink_to("a/index.js")
+        return counts
+
+    async def whole():
+        async with store.making(key):
+            return await store.add(key, fill)
+
+    return asyncio.run(whole())
+
+
+def close(layer):
+    layer.close()
+    return layer
+
+
+def test_a_layer_is_found_as_it_was_made(store):
+    made = close(add(store, "k"))
+    found = close(store.find("k"))
+    assert (found.key, found.sha256, found.size_bytes) == ("k", made.sha256, 5)
+    assert (found.tree / "node_modules/a/index.js").read_bytes() == b"1"
+    assert store.verify("k")
+    assert store.find("other") is None
+
+
+def test_the_hash_of_a_layer_is_that_of_what_it_holds_and_nothing_else(store):
+    first, second = close(add(store, "one")), close(add(store, "two"))
+    assert first.sha256 == second.sha256
+    os.utime(second.tree / "node_modules/b.js", (1, 1))
+    assert digest_tree(second.tree) == first.sha256
+    hashes = {first.sha256}
+    for change in (
+        lambda tree: (tree / "node_modules/b.js").write_bytes(b"23"),
+        lambda tree: (tree / "node_modules/b.js").chmod(0o755),
+        lambda tree: (tree / "node_modules/b.js").rename(tree / "node_modules/c.js"),
+        lambda tree: (tree / "node_modules/new").mkdir(),
+        lambda tree: (tree / "node_modules/other").symlink_to("x"),
+    ):
+        change(second.tree)
+        hashes.add(digest_tree(second.tree))
+    assert len(hashes) == 6
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "tree/node_modules/b.js").unlink(),
+        lambda folder: (folder / "tree/node_modules/b.js").write_bytes(b"333"),
+        lambda folder: (folder / "tree/node_modules/b.js").write_bytes(b"33"),
+        lambda folder: (folder / "tree/node_modules/more").mkdir(),
+        lambda folder: (folder / "tree/node_modules/b.js").chmod(0o600),
+        lambda folder: (folder / "layer.json").write_text("{}"),
+        lambda folder: (folder / "layer.json").write_text(""),
+        lambda folder: (folder / "layer.json").unlink(),
+        lambda folder: (folder / "tree").rename(folder / "other"),
+    ],
+)
+def test_a_layer_that_was_changed_is_gone_and_can_be_made_anew(store, tmp_path, damage):
+    close(add(store, "k"))
+    damage(tmp_path / "layers/k")
+    assert store.find("k") is None
+    assert not store.verify("k")
+    close(add(store, "k"))
+    assert close(store.find("k")).tree.exists()
+
+
+def test_a_change_of_content_alone_is_found_when_it_is_looked_for(store, tmp_path):
+    close(add(store, "k"))
+    path = tmp_path / "layers/k/tree/node_modules/b.js"
+    times = path.stat()
+    path.write_bytes(b"33")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert store.find("k").close() is None  # names, sizes and times are those that they were
+    assert not store.verify("k")
+
+
+def test_those_used_longest_ago_go_first(store):
+    for number, key in enumerate(("a", "b", "c", "d")):
+        close(add(store, key))
+        os.utime(store._folder / key / "layer.json", (number, number))
+    close(store.find("a"))  # now it is the last
+    assert [each.key for each in store.list()] == ["b", "c", "d", "a"]
+    assert store.prune(10) == (2, 10)
+    assert [each.key for each in store.list()] == ["d", "a"]
+    assert store.prune(10) == (0, 0)
+    assert store.prune(0) == (2, 10)
+    assert store.list() == []
+
+
+def test_one_in_use_is_never_removed(store, tmp_path):
+    used = add(store, "used")
+    close(add(store, "other"))
+    assert {each.key: each.is_used for each in store.list()} == {"used": True, "other": False}
+    assert LayerStore(tmp_path).prune(0) == (1, 5)
+    assert not store.remove("used")
+    assert (used.tree / "node_modules/b.js").exists()
+    used.close()
+    used.close()
+    assert store.remove("used")
+    assert not store.remove("used")
+
+
+def _use(folder, key, begun, end):
+    layer = LayerStore(folder).find(key)
+    begun.set()
+    end.wait(10)
+    layer.close()
+
+
+@pytest.mark.live
+def test_another_process_that_uses_it_counts_too_until_it_ends(store, tmp_path):
+    close(add(store, "k"))
+    context = multiprocessing.get_context("fork")
+    begun, end = context.Event(), context.Event()
+    process = context.Process(target=_use, args=(tmp_path, "k", begun, end))
+    process.start()
+    assert begun.wait(10)
+    assert store.prune(0) == (0, 0)
+    end.set()
+    process.join()
+    assert store.prune(0) == (1, 5)
+    process.close()
+
+
+def test_a_damaged_one_in_use_makes_way_and_stays_for_whom_it_serves(store, tmp_path):
+    used = add(store, "k")
+    (used.tree / "node_modules/b.js").unlink()
+    assert LayerStore(tmp_path).find("k") is None
+    close(add(store, "k"))
+    (left,) = (tmp_path / "layers").glob(".gone-*")
+    assert (left / "tree/node_modules/a/index.js").exists()
+    LayerStore(tmp_path)
+    assert left.exists()
+    used.close()
+    LayerStore(tmp_path)
+    assert not left.exists()
+    assert close(store.find("k")).tree.exists()
+
+
+def test_a_look_at_the_list_costs_no_one_a_layer(store, tmp_path):
+    close(add(store, "k"))
+    deadline = time.monotonic() + 0.3
+    other = LayerStore(tmp_path)
+
+    async def both():
+        async def look():
+            while time.monotonic() < deadline:
+                await asyncio.to_thread(other.list)
+
+        async def find():
+            while time.monotonic() < deadline:
+                layer = await asyncio.to_thread(store.find, "k")
+                assert layer is not None
+                layer.close()
+
+        await asyncio.gather(look(), find())
+
+    asyncio.run(both())
+
+
+def test_the_stamp_of_what_is_not_there_is_none(tmp_path):
+    assert stamp_tree(tmp_path / "nowhere") == ""
