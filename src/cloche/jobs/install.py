@@ -209,9 +209,11 @@ class Installer:
             )
             if outcome.cause is not Cause.EXITED or outcome.exit_code != 0:
                 break
+        else:
+            argv = installation.commands[0]  # the others only tidy up
         log.close()
         # It has no limit of its own: what ends it is the job's.
-        step = Step(NAME, argv=command.argv, timeout_ms=MAX_TIMEOUT_MS)
+        step = Step(NAME, argv=argv, timeout_ms=MAX_TIMEOUT_MS)
         status, reason = judge(
             step,
             outcome,
@@ -225,7 +227,7 @@ class Installer:
         return StepResult(
             name=NAME,
             status=status,
-            argv=command.argv,
+            argv=argv,
             exit_code=outcome.exit_code,
             signal=outcome.signal,
             usage=outcome.usage,

@@ -48,6 +48,9 @@ STEP_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
         "CI": "true",
         "LANG": "C.UTF-8",
         "TZ": "UTC",
+        # So that builds that ask are reproducible; a zip can hold no earlier time.
+        # Source: reproducible-builds.org/specs/source-date-epoch.
+        "SOURCE_DATE_EPOCH": "315532800",
     }
 )
 _BIN = "/usr/bin"

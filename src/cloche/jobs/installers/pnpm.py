@@ -23,6 +23,13 @@ _FLAGS: Final = (
     "--network-concurrency=32",  # half of the connections that a box may have
     "--config.fetch-retries=0",  # Cloche has retried already
 )
+# When it was: all that two installs of one lockfile differ in. Nothing that a step starts asks.
+_FORGET: Final = r"""
+for file in node_modules/.modules.yaml node_modules/.pnpm-workspace-state-v1.json; do
+  [ ! -f "$file" ] || sed -i -e 's/"prunedAt": "[^"]*"/"prunedAt": ""/' \
+    -e 's/"lastValidatedTimestamp": [0-9]*/"lastValidatedTimestamp": 0/' "$file"
+done
+"""
 _OUTDATED: Final = Reason(
     ReasonCode.LOCKFILE_OUTDATED,
     "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
@@ -57,7 +64,10 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
         items=tarball_paths(lockfile.packages),
         packages_count=len(lockfile.packages),
         files=inputs.files,
-        commands=(("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags),),
+        commands=(
+            ("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags),
+            ("/usr/bin/bash", "-ec", _FORGET),
+        ),
         folders=tuple(
             "node_modules" if importer == "." else f"{importer}/node_modules"
             for importer in lockfile.importers
