@@ -1,7 +1,7 @@
-"""What the steps of a job work with: Node, pnpm, a shell and the usual tools; never the bundle's.
+"""What the steps of a job work with: Node, pnpm, npm, a shell and tools; never the bundle's.
 
-Node comes from its wheel or the path, the shell and the tools from the host. pnpm is pinned here by
-version and integrity, and fetched once, through the host's own npm settings.
+Node comes from its wheel or the path, the shell and the tools from the host. pnpm and npm are
+pinned here by version and integrity, and fetched once, through the host's own npm settings.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ _PNPM_PACKAGES = {
     ),
 }
 _PNPM_IN_PACKAGE = "package/pnpm"
+# Source: as above. It is JavaScript, and brings what it needs.
+NPM_PACKAGE = Package(
+    "npm",
+    "11.21.2",
+    "sha512-7HPApk+AflMUavSseL1Pm6CnYqMIHk53x+KmuhqmTDqPkjPMgxIpTPcTqsE91EKNw4gFBJV9fnXiSdGm1DXq9A==",
+)
+_NPM_IN_BOX = "/usr/lib/node_modules/npm"
+_NPM_PROGRAMS = {"npm": "npm-cli.js", "npx": "npx-cli.js"}
 _NEW = ".new-"
 # POSIX's utilities that scripts of projects use, with those of GNU that they take for granted.
 _TOOLS = (
@@ -68,12 +76,14 @@ class Toolchain:
         node: The runtime.
         pnpm_version, pnpm_integrity: Which package manager.
         pnpm_path: Its binary on the host.
+        npm_folder: npm, as its package has it, on the host.
     """
 
     node: Runtime
     pnpm_version: str
     pnpm_integrity: str
     pnpm_path: Path
+    npm_folder: Path
 
     def describe(self) -> dict[str, str]:
         """For keys and records: names and versions, no path."""
@@ -81,6 +91,8 @@ class Toolchain:
             "node": self.node.version,
             "pnpm": self.pnpm_version,
             "pnpm_integrity": self.pnpm_integrity,
+            "npm": NPM_PACKAGE.version,
+            "npm_integrity": NPM_PACKAGE.integrity,
             "machine": platform.machine(),
         }
 
@@ -106,21 +118,39 @@ async def find_toolchain(
             fix=f"run jobs on {' or '.join(_PNPM_PACKAGES)}",
         )
     name, integrity = _PNPM_PACKAGES[machine]
-    path = pnpm_path(cache_folder)
-    if not path.is_file():
-        try:
-            tarball = await fetch(Package(name, PNPM_VERSION, integrity, wanted=True))
-        except PackageError as error:
-            raise UnavailableError(
-                f"pnpm {PNPM_VERSION} could not be fetched: {error}",
-                fact="toolchain-pnpm",
-                fix="check npm's settings (`npm config get registry`) and the network",
-            ) from error
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        async with hold_lock(path.with_name("pnpm.lock")):
-            if not path.is_file():
-                await asyncio.to_thread(_unpack, tarball, path)
-    return Toolchain(node, PNPM_VERSION, integrity, path)
+    pnpm = Package(name, PNPM_VERSION, integrity)
+    path, folder = pnpm_path(cache_folder), npm_folder(cache_folder)
+    await _provide(pnpm, path, fetch, _unpack)
+    await _provide(NPM_PACKAGE, folder, fetch, _unpack_folder)
+    return Toolchain(node, PNPM_VERSION, integrity, path, folder)
+
+
+async def _provide(
+    package: Package,
+    place: Path,
+    fetch: Callable[[Package], Awaitable[Path]],
+    unpack: Callable[[Path, Path], None],
+) -> None:
+    """Puts a pinned package in its place, where it is not there yet."""
+    if place.exists():
+        return
+    try:
+        tarball = await fetch(package)
+    except PackageError as error:
+        raise UnavailableError(
+            f"{package} could not be fetched: {error}",
+            fact="toolchain-pnpm",
+            fix="check npm's settings (`npm config get registry`) and the network",
+        ) from error
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    async with hold_lock(place.with_name(f"{place.name}.lock")):
+        if not place.exists():
+            await asyncio.to_thread(unpack, tarball, place)
+
+
+def npm_folder(cache_folder: Path) -> Path:
+    """Where the pinned npm is kept."""
+    return cache_folder / "toolchains" / f"npm-{NPM_PACKAGE.version}"
 
 
 def pnpm_path(cache_folder: Path) -> Path:
@@ -131,7 +161,8 @@ def pnpm_path(cache_folder: Path) -> Path:
 def _unpack(tarball: Path, target: Path) -> None:
     """Takes the binary out of its verified tarball; whole or not at all. One at a time."""
     for left in target.parent.glob(f"{_NEW}*"):  # by one that was killed
-        left.unlink()
+        if left.is_file():
+            left.unlink()
     with tarfile.open(tarball, "r:gz") as archive:
         member = archive.extractfile(_PNPM_IN_PACKAGE)
         assert member is not None, "a pinned package has changed"
@@ -143,6 +174,20 @@ def _unpack(tarball: Path, target: Path) -> None:
             except BaseException:
                 Path(writer.name).unlink()
                 raise
+
+
+def _unpack_folder(tarball: Path, target: Path) -> None:
+    """Takes all files out of a verified tarball; whole or not at all. One at a time."""
+    for left in target.parent.glob(f"{_NEW}{target.name}-*"):  # by one that was killed
+        shutil.rmtree(left)
+    new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{_NEW}{target.name}-"))
+    try:
+        with tarfile.open(tarball, "r:gz") as archive:
+            archive.extractall(new, filter="data")
+        new.chmod(0o755)
+        (new / "package").rename(target)
+    finally:
+        shutil.rmtree(new)
 
 
 @cache
@@ -177,6 +222,11 @@ def job_environment(toolchain: Toolchain) -> Environment:
             *library_entries(libraries),
             ("bind", "/usr/bin/node", str(node)),
             ("bind", "/usr/bin/pnpm", str(pnpm)),
+            ("bind", _NPM_IN_BOX, str(toolchain.npm_folder)),
+            *[
+                ("link", f"/usr/bin/{name}", f"{_NPM_IN_BOX}/bin/{program}")
+                for name, program in _NPM_PROGRAMS.items()
+            ],
             *[("copy", f"/usr/bin/{name}", str(path)) for name, path in paths.items()],
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform as host
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,7 +130,7 @@ class DependencyGraph:
                 continue
             seen.add(key)
             entry = self._entries[_package_of(key)]
-            if self._snapshots[key].get("optional") is True and not _fits(entry, platform):
+            if self._snapshots[key].get("optional") is True and not fits(entry, platform):
                 continue
             wanted.add(_package_of(key))
             waiting += self._below[key]
@@ -152,7 +153,8 @@ def _is_alias(name: str) -> bool:
     )
 
 
-def _fits(entry: dict[str, Any], platform: Platform) -> bool:
+def fits(entry: Mapping[str, Any], platform: Platform) -> bool:
+    """Whether a package is for a platform, by its fields `os`, `cpu` and `libc`."""
     return (
         _admits(entry.get("os"), platform.os)
         and _admits(entry.get("cpu"), platform.cpu)

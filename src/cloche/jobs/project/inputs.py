@@ -110,10 +110,10 @@ def lay_inputs(files: Mapping[str, bytes], lockfile: Lockfile) -> Inputs:
     manifests = {path: _read(files, path) for path in sorted(projects)}
     settings = read_settings(files.get(WORKSPACE), manifests[MANIFEST], lockfile)
     ignored = [*_describe_ignored(files, manifests, lockfile), *settings.ignored]
-    laid = {path: encode(_reduce(manifest, path)) for path, manifest in manifests.items()}
+    laid = {path: encode(reduce_manifest(manifest, path)) for path, manifest in manifests.items()}
     for path in sorted(_find_manifests(files) - projects):
         try:
-            laid[path] = encode(_reduce(read_manifest(files[path], path), path))
+            laid[path] = encode(reduce_manifest(read_manifest(files[path], path), path))
         except JobRefusedError:
             ignored.append(f"{path} is no manifest of a project; it is left out of the install")
     for path in settings.patches:
@@ -148,8 +148,12 @@ def _read(files: Mapping[str, bytes], path: str) -> dict[str, Any]:
     )
 
 
-def _reduce(manifest: Mapping[str, Any], path: str) -> dict[str, Any]:
+def reduce_manifest(manifest: Mapping[str, Any], path: str) -> dict[str, Any]:
     """What of a package.json bears on the installed tree.
+
+    Args:
+        manifest: As `read_manifest` gives it.
+        path: Where it lies in the project.
 
     Raises:
         JobRefusedError: MANIFEST_INVALID, or DEPENDENCY_REFUSED for a link out of the project.
@@ -216,8 +220,8 @@ def _refuse_dependencies(files: Mapping[str, bytes]) -> None:
             hint = f" ({', '.join(found)} is not read: `pnpm import` converts it)" if found else ""
             raise JobRefusedError(
                 ReasonCode.LOCKFILE_MISSING,
-                f"{path} has dependencies, but there is no {LOCKFILE}{hint}; run `pnpm install"
-                f" --lockfile-only` and add the {LOCKFILE} that it writes",
+                f"{path} has dependencies, but there is no {LOCKFILE} or package-lock.json{hint};"
+                f" run `pnpm install --lockfile-only` and add the {LOCKFILE} that it writes",
             )
 
 

@@ -63,6 +63,8 @@ def read_project(spec: JobSpec) -> Project:
         sources["template"] = template.sha256
     if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
         raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
-    steps = complete_steps(spec, bundle.files)
+    installation = read_installation(bundle.files)
+    runner = "pnpm" if installation is None else installation.tool
+    steps = complete_steps(spec, bundle.files, runner=runner)
     check_egress(steps.steps, spec)
-    return Project(bundle, sources, steps, read_installation(bundle.files))
+    return Project(bundle, sources, steps, installation)

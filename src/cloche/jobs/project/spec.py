@@ -67,7 +67,9 @@ def read_spec_file(data: bytes, name: str) -> dict[str, Any]:
     return fields
 
 
-def complete_steps(spec: JobSpec, bundle_files: Mapping[str, bytes]) -> JobSteps:
+def complete_steps(
+    spec: JobSpec, bundle_files: Mapping[str, bytes], *, runner: str = "pnpm"
+) -> JobSteps:
     """The steps of `spec`, or those of the project's package.json: test, then build.
 
     Requires: `spec` is checked (`check_spec`).
@@ -75,6 +77,7 @@ def complete_steps(spec: JobSpec, bundle_files: Mapping[str, bytes]) -> JobSteps
     Args:
         spec: What was asked for.
         bundle_files: The project's files by path.
+        runner: What runs the project's scripts, as `RUNNER run NAME`.
 
     Raises:
         JobRefusedError: MANIFEST_MISSING or MANIFEST_INVALID, when package.json has to be read.
@@ -89,7 +92,7 @@ def complete_steps(spec: JobSpec, bundle_files: Mapping[str, bytes]) -> JobSteps
     # The test is there even without a script: a project that says nothing of tests has none.
     named = [name for name in PROJECT_STEPS if name != "build" or has_build]
     steps = tuple(
-        Step(name, argv=("pnpm", "run", name), timeout_ms=spec.step_timeout_ms) for name in named
+        Step(name, argv=(runner, "run", name), timeout_ms=spec.step_timeout_ms) for name in named
     )
     steps = _leave_out(steps, spec.without, PROJECT_STEPS)
     kept = {step.name for step in steps}
