@@ -7,6 +7,7 @@ tree with one `open_tree`.
 
 import base64
 import os
+import stat
 
 import syscalls
 
@@ -68,6 +69,14 @@ def bind(host_path: str, target: str, *, devices: bool = False) -> None:
         os.close(tree)
 
 
+def _is_folder(host_path: str) -> bool:
+    descriptor = open_host(host_path)
+    try:
+        return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+
+
 def _touch(path: str) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
 
@@ -121,7 +130,7 @@ def build(identity: str, entries: list[list[str]]) -> None:
             _touch(target)
             bind(argument, target, devices=True)
         elif kind == "bind":
-            if os.path.isdir(f"{HOST}{argument}"):
+            if _is_folder(argument):
                 os.makedirs(target, 0o755, exist_ok=True)
             else:
                 _touch(target)

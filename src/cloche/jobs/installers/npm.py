@@ -61,8 +61,16 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
                 ReasonCode.MANIFEST_MISSING, f"{show(path)} is missing, though {name} has it"
             )
         manifest = read_manifest(files[path], path)
+        reduced = reduce_manifest(manifest, path)
+        group = lockfile.find_mismatch(folder.rstrip("/"), reduced)
+        if group is not None:
+            raise JobRefusedError(
+                ReasonCode.LOCKFILE_OUTDATED,
+                f"{name} does not match the {group} of {show(path)}; run"
+                f" `npm install --package-lock-only` and add the new {name}",
+            )
         more = {field: manifest[field] for field in _FIELDS if field in manifest}
-        laid[path] = encode({**reduce_manifest(manifest, path), **more})
+        laid[path] = encode({**reduced, **more})
         ignored += _describe_ignored(manifest, path)
     if any(path.rpartition("/")[2] == ".npmrc" for path in files):
         ignored.append(".npmrc has no say in the install")

@@ -46,13 +46,25 @@ class NpmLockfile:
 
     Attributes:
         packages: All that it names, sorted; `wanted` are those for the platform.
-        workspaces: The folders of its projects below the top, sorted.
+        projects: What it says of the top ("") and of each project below it, by folder.
         text: All of it, for npm; every address is that of the mirror.
     """
 
     packages: tuple[Package, ...]
-    workspaces: tuple[str, ...]
+    projects: Mapping[str, Mapping[str, Any]]
     text: bytes
+
+    @property
+    def workspaces(self) -> tuple[str, ...]:
+        """The folders of its projects below the top, sorted."""
+        return tuple(sorted(folder for folder in self.projects if folder))
+
+    def find_mismatch(self, folder: str, manifest: Mapping[str, Any]) -> str | None:
+        """The group of dependencies in which a project's package.json says something else."""
+        for group in _GROUPS:
+            if _named(self.projects[folder], group) != _named(manifest, group):
+                return group
+        return None
 
 
 def read_npm_lockfile(data: bytes, name: str, *, platform: Platform, mirror: str) -> NpmLockfile:
@@ -72,12 +84,11 @@ def read_npm_lockfile(data: bytes, name: str, *, platform: Platform, mirror: str
     reader = _Reader(name, entries)
     packages: dict[Package, None] = {}
     written: dict[str, Any] = {}
-    workspaces = []
+    projects: dict[str, Mapping[str, Any]] = {}
     for path, entry in entries.items():
         kept = {field: value for field, value in entry.items() if field in _KEPT}
         if not _is_installed(path):
-            if path:
-                workspaces.append(path)
+            projects[path] = entry
         elif entry.get("link") is True:
             reader.check_link(path, entry)
         elif entry.get("inBundle") is not True:
@@ -91,9 +102,18 @@ def read_npm_lockfile(data: bytes, name: str, *, platform: Platform, mirror: str
     document = {"lockfileVersion": 3, "requires": True, "packages": written}
     return NpmLockfile(
         packages=tuple(sorted(packages, key=lambda each: (each.name, each.version))),
-        workspaces=tuple(sorted(workspaces)),
+        projects=projects,
         text=json.dumps(document, ensure_ascii=True).encode(),
     )
+
+
+def _named(project: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """The dependencies of a group; an optional one is in no other."""
+    named = dict(project.get(group) or {})
+    if group != "optionalDependencies":
+        for name in project.get("optionalDependencies") or {}:
+            named.pop(name, None)
+    return named
 
 
 def _read_entries(data: bytes, name: str) -> dict[str, dict[str, Any]]:
@@ -110,6 +130,9 @@ def _read_entries(data: bytes, name: str) -> dict[str, dict[str, Any]]:
     for path, entry in entries.items():
         if not isinstance(entry, dict):
             raise _invalid(name, f"its entry {show(path)} is no object")
+        for group in _GROUPS:
+            if not isinstance(entry.get(group, {}), dict):
+                raise _invalid(name, f"the {group} of its entry {show(path)} are no object")
         if path and locate(".", path) != path:
             raise _invalid(name, f"its entry {show(path)} does not lie below it")
     return entries
