@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import threading
@@ -19,7 +20,7 @@ from cloche.settings.address import Address
 from cloche.store.packages import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
@@ -158,12 +159,41 @@ class Registry:
         finally:
             self._connections.close()
 
+    async def find_scope(self, names: Iterable[str]) -> str:
+        """Stands for the credentials that some packages are fetched with; empty for none.
+
+        What was had with them is not given to anyone who has others, or none.
+
+        Raises:
+            UnavailableError: as `find_registry`.
+        """
+        if self._default is None:
+            self._default = self._threads.submit(self._find)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._scope, set(names), self._default)
+
     # What follows runs in a thread of its own and may block.
+
+    def _scope(self, names: set[str], default: Future[Address]) -> str:
+        registries = {self._npm.registry_of(name) for name in names}
+        known = {registry or default.result() for registry in registries}
+        used = {self._scope_of(registry) for registry in known} - {""}
+        return hashlib.sha256("\n".join(sorted(used)).encode()).hexdigest() if used else ""
+
+    def _scope_of(self, registry: Address) -> str:
+        authorization = self._npm.authorization_for(registry)
+        if authorization is None:
+            return ""
+        return hashlib.sha256(f"{registry}\n{authorization}".encode()).hexdigest()
+
+    def _origin_of(self, registry: Address) -> str:
+        """What packages of a registry are kept under."""
+        return f"{registry} {self._scope_of(registry)}".rstrip(" ")
 
     def _fetch(self, package: Package, default: Future[Address]) -> Path:
         try:
             registry = self._npm.registry_of(package.name) or default.result()
-            path = self._store.find(str(registry), package)
+            path = self._store.find(self._origin_of(registry), package)
             return path or self._download_with_patience(registry, package)
         except UnavailableError as error:
             raise PackageError(ReasonCode.REGISTRY_FAILED, f"{package}: {error}") from error
@@ -214,7 +244,7 @@ class Registry:
                 return None
             if answer.status != 200:
                 raise _refused(package, registry, answer.status)
-            with self._store.receive(str(registry), package) as incoming:
+            with self._store.receive(self._origin_of(registry), package) as incoming:
                 buffer = memoryview(bytearray(_CHUNK_BYTES))
                 while count := answer.read_into(buffer):
                     if incoming.size_bytes + count > TARBALL_BYTES_LIMIT:

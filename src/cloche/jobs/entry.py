@@ -86,7 +86,7 @@ async def _run_job(
                 backend,
                 probe_host(),
                 settings.cache_folder,
-                registry.fetch,
+                {"npm": registry},
                 settings.cache_limit_bytes,
             )
             run_id = secrets.token_hex(8)

@@ -30,14 +30,14 @@ from cloche.model.plan import Command
 from cloche.model.policy import MAX_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from cloche.backends.base import Box
     from cloche.egress.mirror import Progress
     from cloche.environments.layers import Layer
     from cloche.environments.toolchain import Toolchain
-    from cloche.jobs.installers.base import Installation
+    from cloche.jobs.installers.base import Installation, Source
     from cloche.model.events import Event
 
 NAME = "install"
@@ -63,7 +63,7 @@ class Installer:
         self,
         site: Site,
         toolchain: Toolchain,
-        sources: Mapping[str, Callable[[Any], Awaitable[Path]]],
+        sources: Mapping[str, Source],
         cache_folder: Path,
         cache_limit_bytes: int,
         tell: Callable[[Event], None],
@@ -74,7 +74,7 @@ class Installer:
         Args:
             site: Where its box runs.
             toolchain: Whose package manager installs.
-            sources: By origin, what gives the verified file of an item.
+            sources: By origin, where items come from.
             cache_folder: Where layers are kept.
             cache_limit_bytes: Of all layers that nobody uses.
             tell: Takes the progress of downloads.
@@ -103,7 +103,8 @@ class Installer:
             UnavailableError, InternalError, OSError: Cloche or this host failed.
         """
         started_at = time.monotonic()
-        key = self._key(installation)
+        scope = await self._sources[installation.origin].find_scope(installation.names)
+        key = self._key(installation, scope)
         result = await self._find(key)
         if result is None:
             async with self._layers.making(key):
@@ -113,13 +114,14 @@ class Installer:
                     result = await self._make(key, installation, timeout_ms)
         return replace(result, duration_ms=round((time.monotonic() - started_at) * 1000, 3))
 
-    def _key(self, installation: Installation) -> str:
+    def _key(self, installation: Installation, scope: str) -> str:
         """Of all that is mounted into the box that makes the layer."""
         made_of = {
             "format": _LAYER_FORMAT,
             "toolchain": self._toolchain.describe(),
             "environment": self._site.environment.name,
             "trust_domain": self._site.spec.trust_domain,
+            "credentials": scope,
             "commands": installation.commands,
             "env": dict(installation.env),
             "folders": installation.folders,
@@ -148,7 +150,7 @@ class Installer:
         limits = self._site.spec.limits
         mirror = Mirror(
             installation.items,
-            self._sources[installation.origin],
+            self._sources[installation.origin].fetch,
             port=PORT,
             limit_bytes=limits.egress_mb * _MIB,
             connections_count=limits.connections_count,

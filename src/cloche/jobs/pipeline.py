@@ -36,17 +36,16 @@ from cloche.model.job import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cloche.backends.base import Backend
-    from cloche.jobs.installers.base import Installation
+    from cloche.jobs.installers.base import Installation, Source
     from cloche.jobs.project.spec import JobSteps
     from cloche.jobs.steps import OpenEgress
     from cloche.linux.facts import HostFacts
     from cloche.model.abort import AbortSignal
     from cloche.model.events import Event
     from cloche.model.job import Artifact, JobSpec
-    from cloche.model.package import Package
 
 _MIB = 1024 * 1024
 _DENIALS_LIMIT_COUNT = 100
@@ -64,7 +63,7 @@ class JobHost:
         backend: Makes boxes.
         facts: What can be enforced here.
         cache_folder: Packages, layers and tools; Cloche's own.
-        fetch: Gives the verified tarball of a package.
+        sources: By origin (`npm`), where packages come from.
         cache_limit_bytes: Of layers that nobody uses.
         clock: Seconds since the epoch.
         open_egress: Serves the network of a box.
@@ -73,7 +72,7 @@ class JobHost:
     backend: Backend
     facts: HostFacts
     cache_folder: Path
-    fetch: Callable[[Package], Awaitable[Path]]
+    sources: Mapping[str, Source]
     cache_limit_bytes: int = 10 * 1024**3
     clock: Callable[[], float] = time.time
     open_egress: OpenEgress = open_egress
@@ -244,7 +243,7 @@ class JobRun:
             self._note(f"left out: {path} ({why})")
         for line in installation.ignored if installation is not None else ():
             self._note(line)
-        toolchain = await find_toolchain(self._host.cache_folder, self._host.fetch)
+        toolchain = await find_toolchain(self._host.cache_folder, self._host.sources["npm"].fetch)
         self._audit.state_toolchain(toolchain.describe())
         await asyncio.to_thread(self._audit.write)  # the last word before anything starts
         environment = await asyncio.to_thread(job_environment, toolchain)
@@ -262,7 +261,7 @@ class JobRun:
         installer = install.Installer(
             site,
             toolchain,
-            {"npm": host.fetch},
+            host.sources,
             host.cache_folder,
             host.cache_limit_bytes,
             self._tell,

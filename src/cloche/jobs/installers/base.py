@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from cloche.egress.mirror import Served
     from cloche.model.job import Reason
 
@@ -15,6 +18,16 @@ PORT: Final = 4873
 """Of the mirror, on the loopback of the box that installs."""
 
 ADDRESS: Final = f"http://127.0.0.1:{PORT}"
+
+
+class Source(Protocol):
+    """Where items come from: `egress.registry.Registry` is one."""
+
+    async def fetch(self, item: Any, /) -> Path:
+        """The item's file, its hash checked; raises PackageError."""
+
+    async def find_scope(self, names: Iterable[str]) -> str:
+        """Stands for the credentials that these packages are fetched with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +39,8 @@ class Installation:
         lockfile: The path of what it installs from, for people.
         origin: Where `items` come from: `npm` or `pypi`.
         items: What the mirror has, by path.
-        packages_count: How many packages the lockfile names.
+        names: Of the packages that the lockfile has.
+        packages_count: How many there are, versions of one name counted each.
         files: All that the box gets, by path from /workspace; of Cloche's own making.
         commands: Run one after another, until one fails.
         env: Of the commands, beside what every step has.
@@ -40,6 +54,7 @@ class Installation:
     lockfile: str
     origin: str
     items: Mapping[str, Served]
+    names: frozenset[str]
     packages_count: int
     files: Mapping[str, bytes]
     commands: tuple[tuple[str, ...], ...]

@@ -80,6 +80,7 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
         lockfile=name,
         origin="npm",
         items=tarball_paths(lockfile.packages),
+        names=frozenset(package.name for package in lockfile.packages),
         packages_count=len(lockfile.packages),
         files=MappingProxyType(dict(sorted(laid.items()))),
         commands=(_COMMAND,),

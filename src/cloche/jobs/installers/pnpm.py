@@ -62,6 +62,7 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
         lockfile="pnpm-lock.yaml",
         origin="npm",
         items=tarball_paths(lockfile.packages),
+        names=frozenset(package.name for package in lockfile.packages),
         packages_count=len(lockfile.packages),
         files=inputs.files,
         commands=(
