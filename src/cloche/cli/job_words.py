@@ -152,6 +152,8 @@ def describe_project(project: Project) -> list[str]:
     lines += [
         f"left out: {show_line(path)} ({why})" for path, why in project.bundle.left_out.items()
     ]
+    if project.resolution is not None:
+        lines.append("resolve: pnpm-lock.yaml is made anew")
     installation = project.installation
     if installation is not None:
         lines += [show_line(line) for line in installation.ignored]

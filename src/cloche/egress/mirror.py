@@ -102,7 +102,7 @@ class Mirror(Generic[_Item]):
         on_progress: Callable[[Progress], None] | None = None,
         on_denied: Callable[[str, str], None] | None = None,
     ) -> None:
-        self._items = dict(items)
+        self._items = items
         self._fetch = fetch
         self._port = port
         self._limit_bytes = limit_bytes

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 CONNECTIONS_COUNT: Final = 24
 TARBALL_BYTES_LIMIT: Final = 300 * 1024 * 1024
 METADATA_BYTES_LIMIT: Final = 32 * 1024 * 1024
+# Of the long form, with each version's README in some registries; the longest are some 40 MB.
+WHOLE_METADATA_BYTES_LIMIT: Final = 128 * 1024 * 1024
 RETRY_DELAYS_S: Final = (0.2, 0.8)
 _CHUNK_BYTES: Final = 256 * 1024
 # The short form where a registry has it. Source: npm's registry documentation, package-metadata.
@@ -159,6 +161,17 @@ class Registry:
         finally:
             self._connections.close()
 
+    async def fetch_metadata(self, name: str) -> bytes:
+        """What the registry says of a package, whole.
+
+        Raises:
+            PackageError: It cannot be had.
+        """
+        if self._default is None:
+            self._default = self._threads.submit(self._find)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._ask, name, self._default)
+
     async def find_scope(self, names: Iterable[str]) -> str:
         """Stands for the credentials that some packages are fetched with; empty for none.
 
@@ -173,6 +186,19 @@ class Registry:
         return await loop.run_in_executor(self._threads, self._scope, set(names), self._default)
 
     # What follows runs in a thread of its own and may block.
+
+    def _ask(self, name: str, default: Future[Address]) -> bytes:
+        try:
+            registry = self._npm.registry_of(name) or default.result()
+            path = registry.path + name.replace("/", "%2f")
+            with self._connections.get(replace(registry, path=path), "application/json") as answer:
+                if answer.status != 200:
+                    raise _refused(name, registry, answer.status)
+                return _read_all(answer, name, WHOLE_METADATA_BYTES_LIMIT)
+        except (UnavailableError, ConnectionFailedError) as error:
+            raise PackageError(
+                ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=True
+            ) from error
 
     def _scope(self, names: set[str], default: Future[Address]) -> str:
         registries = {self._npm.registry_of(name) for name in names}
@@ -280,25 +306,29 @@ class Registry:
 
 
 def _read_metadata(answer: Answer, package: Package) -> Any:
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    text = bytearray()
-    while count := answer.read_into(buffer):
-        if len(text) + count > METADATA_BYTES_LIMIT:
-            raise _too_large(package, METADATA_BYTES_LIMIT)
-        text += buffer[:count]
     try:
-        return json.loads(text)
+        return json.loads(_read_all(answer, package, METADATA_BYTES_LIMIT))
     except (ValueError, RecursionError):
         return None
 
 
-def _too_large(package: Package, limit_bytes: int) -> PackageError:
+def _read_all(answer: Answer, package: Package | str, limit_bytes: int) -> bytes:
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    text = bytearray()
+    while count := answer.read_into(buffer):
+        if len(text) + count > limit_bytes:
+            raise _too_large(package, limit_bytes)
+        text += buffer[:count]
+    return bytes(text)
+
+
+def _too_large(package: Package | str, limit_bytes: int) -> PackageError:
     return PackageError(
         ReasonCode.PACKAGE_UNAVAILABLE, f"{package}: it is over the limit of {limit_bytes} bytes"
     )
 
 
-def _refused(package: Package, registry: Address, status: int) -> PackageError:
+def _refused(package: Package | str, registry: Address, status: int) -> PackageError:
     told = f"{package}: {registry.origin} answered {status}"
     if status == 429 or status >= 500:
         return PackageError(ReasonCode.REGISTRY_FAILED, told, retry_safe=True)

@@ -88,6 +88,18 @@ class ArtifactCollector:
         if found or skipped:
             self._skipped, self._skipped_count = skipped, skipped_count
 
+    def add(self, path: str, content: bytes) -> None:
+        """Adds an artifact of Cloche's own making, whatever the globs are.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        stored = self._next_place()
+        if stored is not None:
+            stored.write_bytes(content)
+        artifact = Artifact(path, len(content), hashlib.sha256(content).hexdigest())
+        self._copies[path] = _Copy(artifact, (), stored)
+
     def _next_place(self) -> Path | None:
         if self._folder is None:
             return None

@@ -86,6 +86,7 @@ async def _run_job(
                 backend,
                 probe_host(),
                 settings.cache_folder,
+                registry,
                 {"npm": registry},
                 settings.cache_limit_bytes,
             )

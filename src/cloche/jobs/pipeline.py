@@ -14,11 +14,13 @@ from cloche import telemetry
 from cloche.egress.transparent import open_egress
 from cloche.environments.toolchain import find_toolchain, job_environment
 from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
-from cloche.jobs import install
+from cloche.jobs import install, resolve
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord, write_durably
 from cloche.jobs.egress import EgressAccount
+from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.log import JobLog
+from cloche.jobs.project.lockfile import LOCKFILE
 from cloche.jobs.project.reading import Project, read_project
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.running import RunningMark
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloche.backends.base import Backend
+    from cloche.egress.registry import Registry
     from cloche.jobs.installers.base import Installation, Source
     from cloche.jobs.project.spec import JobSteps
+    from cloche.jobs.resolve import Resolution
     from cloche.jobs.steps import OpenEgress
     from cloche.linux.facts import HostFacts
     from cloche.model.abort import AbortSignal
@@ -63,6 +67,7 @@ class JobHost:
         backend: Makes boxes.
         facts: What can be enforced here.
         cache_folder: Packages, layers and tools; Cloche's own.
+        registry: npm's.
         sources: By origin (`npm`), where packages come from.
         cache_limit_bytes: Of layers that nobody uses.
         clock: Seconds since the epoch.
@@ -72,6 +77,7 @@ class JobHost:
     backend: Backend
     facts: HostFacts
     cache_folder: Path
+    registry: Registry
     sources: Mapping[str, Source]
     cache_limit_bytes: int = 10 * 1024**3
     clock: Callable[[], float] = time.time
@@ -237,6 +243,8 @@ class JobRun:
             raise project
         bundle, installation = project.bundle, project.installation
         first = [] if installation is None else [install.NAME]
+        if project.resolution is not None:
+            first = [resolve.NAME, install.NAME]
         self._names = (*first, *(step.name for step in project.steps.steps))
         self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
         for path, why in bundle.left_out.items():
@@ -257,7 +265,17 @@ class JobRun:
             self._egress,
             host.open_egress,
         )
-        tree = Tree(bundle.files, bundle.executables)
+        folder = None if self._out is None else self._out / ".artifacts"
+        self._collector = ArtifactCollector(project.steps.artifacts, self._spec.limits, folder)
+        files = bundle.files
+        if project.resolution is not None:
+            lockfile = await self._resolve(site, project.resolution)
+            if lockfile is None:
+                return
+            files = {**files, LOCKFILE: lockfile}
+            installation = read_installation(files)
+            self._collector.add(LOCKFILE, lockfile)
+        tree = Tree(files, bundle.executables)
         installer = install.Installer(
             site,
             toolchain,
@@ -273,9 +291,25 @@ class JobRun:
         finally:
             installer.close()
 
+    async def _resolve(self, site: Site, resolution: Resolution) -> bytes | None:
+        """The lockfile that is made anew; None when that failed."""
+        self._begin(resolve.NAME)
+        resolver = resolve.Resolver(site, self._host.registry, self._host.clock)
+        try:
+            result = await resolver.run(resolution, timeout_ms=self._left_ms())
+        finally:
+            self._deny(resolve.NAME, resolver.denials)
+        self._end(result)
+        if result.status is not StepStatus.PASSED:
+            return None
+        return resolver.lockfile
+
+    def _deny(self, step: str, denials: Sequence[tuple[str, str]]) -> None:
+        for what, why in denials[:_DENIALS_LIMIT_COUNT]:
+            self._egress.denied.append(Denial(step, what, why))
+
     async def _run_steps(self, site: Site, steps: JobSteps, tree: Tree) -> None:
-        folder = None if self._out is None else self._out / ".artifacts"
-        self._collector = ArtifactCollector(steps.artifacts, self._spec.limits, folder)
+        assert self._collector is not None
         has_failed = False
         for step in steps.steps:
             if has_failed and not step.always:
@@ -297,8 +331,7 @@ class JobRun:
         try:
             result = await installer.run(installation, timeout_ms=self._left_ms())
         finally:
-            for what, why in installer.denials[:_DENIALS_LIMIT_COUNT]:
-                self._egress.denied.append(Denial(install.NAME, what, why))
+            self._deny(install.NAME, installer.denials)
         if installer.layer is not None:
             tree.layers = (str(installer.layer.tree),)
             self._audit.state_layer(

@@ -13,8 +13,9 @@ from cloche.jobs.project.overlay import EMPTY, keep_lockfile, lay_over
 from cloche.jobs.project.patches import Patch
 from cloche.jobs.project.spec import PROJECT_ARTIFACTS, complete_steps
 from cloche.jobs.refusal import JobRefusedError
+from cloche.jobs.resolve import prepare_resolution
 from cloche.jobs.steps import Tree
-from cloche.model.job import ReasonCode
+from cloche.model.job import LockfileRule, ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cloche.jobs.installers.base import Installation
     from cloche.jobs.project.bundle import Bundle
     from cloche.jobs.project.spec import JobSteps
+    from cloche.jobs.resolve import Resolution
     from cloche.model.job import JobSpec
 
 
@@ -33,13 +35,15 @@ class Project:
         bundle: Its files, those of the template among them.
         sources: SHA-256 of what they were made of: `bundle`, and `template` where there is one.
         steps: What is to be done.
-        installation: None where there is nothing to install.
+        installation: None where there is nothing to install, or it is not known yet.
+        resolution: What it is to be made of first; None where there is a lockfile to install from.
     """
 
     bundle: Bundle
     sources: Mapping[str, str]
     steps: JobSteps
     installation: Installation | None
+    resolution: Resolution | None
 
 
 def read_project(spec: JobSpec) -> Project:
@@ -63,8 +67,12 @@ def read_project(spec: JobSpec) -> Project:
         sources["template"] = template.sha256
     if lack := Tree(bundle.files, bundle.executables).find_lack_of_room(spec.limits):
         raise JobRefusedError(ReasonCode.BUNDLE_REFUSED, f"the project is too large: {lack}")
-    installation = read_installation(bundle.files)
+    resolution = installation = None
+    if spec.lockfile is LockfileRule.RESOLVE:
+        resolution = prepare_resolution(bundle.files)
+    else:
+        installation = read_installation(bundle.files)
     runner = "pnpm" if installation is None else installation.tool
     steps = complete_steps(spec, bundle.files, runner=runner)
     check_egress(steps.steps, spec)
-    return Project(bundle, sources, steps, installation)
+    return Project(bundle, sources, steps, installation, resolution)
