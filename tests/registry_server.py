@@ -237,6 +237,11 @@ class RegistryServer:
         """Of every request so far."""
         return [each.path for each in self.seen]
 
+    def describe(self, name: str, metadata: Mapping[str, object]) -> None:
+        """Says this of a package."""
+        path = self.base + name.replace("/", "%2f")
+        self._server.files[path] = json.dumps(metadata).encode()
+
     def add(
         self, name: str, version: str, data: bytes | None = None, *, path: str | None = None
     ) -> Package:

@@ -76,7 +76,7 @@ def reduce_metadata(
         entries = {
             version: entry for version, entry in versions.items() if _is_whole(name, version, entry)
         }
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("is no metadata of a package") from error
     kept = {
         version: entry
