@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cloche.egress.transparent import Decision
+    from cloche.jobs.open_registry import OpenRegistry
     from cloche.model.job import JobSpec, Step
 
 DECISIONS_LIMIT_COUNT: Final = 1_000
@@ -65,3 +66,11 @@ class EgressAccount:
         if not decision.allowed:
             place = str(dataclasses.replace(decision, reason=""))
             self.denied.append(Denial(step, place, decision.reason))
+
+    def note_packages(self, step: str, opened: OpenRegistry) -> None:
+        """Takes what a step had of an open registry, and what it was refused there."""
+        for package in opened.fetched:
+            if len(self.decisions) < DECISIONS_LIMIT_COUNT:
+                entry = {"step": step, "package": str(package), "integrity": package.integrity}
+                self.decisions.append({**entry, "allowed": True})
+        self.denied += [Denial(step, what, why) for what, why in opened.mirror.denials]

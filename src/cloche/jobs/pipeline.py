@@ -32,6 +32,7 @@ from cloche.model.job import (
     JobResult,
     Reason,
     ReasonCode,
+    RegistryRule,
     StepResult,
     StepStatus,
     Verdict,
@@ -264,6 +265,7 @@ class JobRun:
             self._spec,
             self._egress,
             host.open_egress,
+            host.registry if self._spec.registry is RegistryRule.OPEN else None,
         )
         folder = None if self._out is None else self._out / ".artifacts"
         self._collector = ArtifactCollector(project.steps.artifacts, self._spec.limits, folder)

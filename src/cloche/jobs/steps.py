@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,8 @@ from cloche.egress.transparent import open_egress
 from cloche.environments.roots import GUEST_HOME, TRUST_ENVIRONMENT
 from cloche.jobs.artifacts import KeptTooMuchError, parents_of, read_kept
 from cloche.jobs.egress import rules_of
+from cloche.jobs.installers.base import PORT
+from cloche.jobs.open_registry import REGISTRY_ENVIRONMENT, OpenRegistry
 from cloche.jobs.project.inputs import RUN_ENVIRONMENT
 from cloche.jobs.reports.junit import REPORT_BYTES_LIMIT, add, combine, read_junit
 from cloche.jobs.reports.reader import ReportReader
@@ -25,9 +30,11 @@ from cloche.model.outcome import Cause
 from cloche.model.plan import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from cloche.backends.base import Backend, Box
+    from cloche.egress.registry import Registry
+    from cloche.egress.rules import EgressRules
     from cloche.egress.transparent import TransparentEgress
     from cloche.jobs.artifacts import ArtifactCollector
     from cloche.jobs.egress import EgressAccount
@@ -53,6 +60,7 @@ STEP_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
         "SOURCE_DATE_EPOCH": "315532800",
     }
 )
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _BIN = "/usr/bin"
 # The project has no say in how its scripts are run (its pnpm-workspace.yaml is overridden by
 # RUN_ENVIRONMENT, being part of what a workspace is).
@@ -77,6 +85,7 @@ class Site:
         spec: What was asked for.
         egress: Takes account of the connections of steps.
         open_egress: Serves the network of a box.
+        registry: What a step may have whole, where the job has `registry: open`.
     """
 
     backend: Backend
@@ -86,6 +95,7 @@ class Site:
     spec: JobSpec
     egress: EgressAccount
     open_egress: OpenEgress = open_egress
+    registry: Registry | None = None
 
 
 class Tree:
@@ -129,7 +139,7 @@ class Tree:
         return None
 
 
-def command_of(step: Step, *, networked: bool = False) -> Command:
+def command_of(step: Step, variables: Mapping[str, str] = _NOTHING) -> Command:
     """The command of a step: bash with its line, or with its program in bash's place.
 
     Bash looks a program up, and what cannot be started ends as 126 or 127, with words of why.
@@ -142,8 +152,7 @@ def command_of(step: Step, *, networked: bool = False) -> Command:
         argv = (bash, "-c", 'exec -- "$0" "$@"', *step.argv)
     if step.services:
         argv = with_services(step.services, argv)
-    trust = TRUST_ENVIRONMENT if networked else {}
-    return Command(argv, {**STEP_ENVIRONMENT, **trust, **step.env, **RUN_ENVIRONMENT})
+    return Command(argv, {**STEP_ENVIRONMENT, **variables, **step.env, **RUN_ENVIRONMENT})
 
 
 async def run_step(
@@ -174,23 +183,20 @@ async def run_step(
         executables=tree.executables,
         layers=tree.layers,
         catch_ports=rules.ports,
+        listen_ports=(PORT,) if site.registry is not None else (),
     )
     reader = ReportReader()
     log = site.log.open_step(step.name, reader.feed)
-    command = command_of(step, networked=bool(rules.ports))
     box = await site.backend.create(plan)
-    egress: TransparentEgress | None = None
     try:
-        if rules.ports:
-            egress = await site.open_egress(
-                box, rules, on_decision=partial(site.egress.note, step.name)
-            )
-        watch = _IdleWatch(box, step.idle_timeout_ms)
-        sinks = Sinks(watch.heard(log.stdout), watch.heard(log.stderr), _drop)
-        try:
-            outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
-        finally:
-            watch.close()
+        async with _serving(site, step, box, rules) as variables:
+            watch = _IdleWatch(box, step.idle_timeout_ms)
+            sinks = Sinks(watch.heard(log.stdout), watch.heard(log.stderr), _drop)
+            command = command_of(step, variables)
+            try:
+                outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
+            finally:
+                watch.close()
         log.close()
         duration_ms = round((time.monotonic() - started_at) * 1000, 3)
         counts = None
@@ -225,9 +231,29 @@ async def run_step(
             isolation=box.isolation,
         )
     finally:
-        if egress is not None:
-            await egress.close()
         await box.destroy()
+
+
+@asynccontextmanager
+async def _serving(
+    site: Site, step: Step, box: Box, rules: EgressRules
+) -> AsyncIterator[Mapping[str, str]]:
+    """Serves the step's network, where it has any; yields what its command is told of it."""
+    variables: dict[str, str] = {}
+    async with AsyncExitStack() as stack:
+        if rules.ports:
+            note = partial(site.egress.note, step.name)
+            egress = await site.open_egress(box, rules, on_decision=note)
+            stack.push_async_callback(egress.close)
+            variables |= TRUST_ENVIRONMENT
+        if site.registry is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            opened = OpenRegistry(site.registry, folder, site.spec.limits)
+            stack.callback(site.egress.note_packages, step.name, opened)
+            stack.push_async_callback(opened.mirror.close)
+            await opened.mirror.start(await box.listen(PORT))
+            variables |= REGISTRY_ENVIRONMENT
+        yield variables
 
 
 async def _read_reports(step: Step, box: Box, tree: Tree) -> TestCounts | None:
