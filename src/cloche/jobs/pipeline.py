@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +15,14 @@ from cloche.environments.toolchain import find_toolchain, job_environment
 from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
 from cloche.jobs import install, resolve
 from cloche.jobs.artifacts import ArtifactCollector
-from cloche.jobs.audit import AuditRecord, write_durably
+from cloche.jobs.audit import AuditRecord
+from cloche.jobs.delivery import Delivery
 from cloche.jobs.egress import EgressAccount
 from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.log import JobLog
 from cloche.jobs.project.lockfile import LOCKFILE
 from cloche.jobs.project.reading import Project, read_project
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.running import RunningMark
 from cloche.jobs.steps import Site, Tree, refused, run_step
 from cloche.jobs.verdict import verdict_of
 from cloche.model.events import LogEvent, StateEvent, StepEvent
@@ -56,7 +55,6 @@ _MIB = 1024 * 1024
 _DENIALS_LIMIT_COUNT = 100
 # What follows a step (collecting, removing its box) still ends on its own after the job's limit.
 _GRACE_S = 1.0
-_READY = ".artifacts-ready"
 _ABORT_INTERVAL_S = 0.25
 
 
@@ -124,7 +122,7 @@ class JobRun:
         self._error: BaseException | None = None
         self._egress = EgressAccount()
         self._collector: ArtifactCollector | None = None
-        self._mark: RunningMark | None = None
+        self._delivery = Delivery(out)
         self._log = JobLog(spec.limits.log_mb * _MIB, self._tell, host.clock)
         self._audit = AuditRecord(
             run_id, spec, host.clock(), None if out is None else out / "audit.json"
@@ -153,8 +151,7 @@ class JobRun:
         await self._wait(self._work, signals)
         self._take_outcome(self._work)
         result = await asyncio.to_thread(self._finish)
-        if self._mark is not None:
-            self._mark.close()
+        self._delivery.close()
         self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
         if self._callback_error is not None:
             raise self._callback_error
@@ -171,9 +168,7 @@ class JobRun:
         if self._out is None:
             return
         try:
-            _make_out(self._out)
-            self._log.open(self._out / "log.ndjson")  # of two jobs with one folder, one gets it
-            self._mark = RunningMark(self._out)
+            self._delivery.open(self._log)
             self._audit.write()
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise InvalidRequestError(
@@ -210,7 +205,7 @@ class JobRun:
         try:
             while not work.done():
                 await asyncio.wait([work], timeout=_ABORT_INTERVAL_S)
-                if self._mark is not None and self._mark.is_abort_asked():
+                if self._delivery.is_abort_asked():
                     self._stop(StepStatus.ABORTED, aborted)
         finally:
             deadline.cancel()
@@ -267,8 +262,9 @@ class JobRun:
             host.open_egress,
             host.registry if self._spec.registry is RegistryRule.OPEN else None,
         )
-        folder = None if self._out is None else self._out / ".artifacts"
-        self._collector = ArtifactCollector(project.steps.artifacts, self._spec.limits, folder)
+        self._collector = ArtifactCollector(
+            project.steps.artifacts, self._spec.limits, self._delivery.copies
+        )
         files = bundle.files
         if project.resolution is not None:
             lockfile = await self._resolve(site, project.resolution)
@@ -409,9 +405,8 @@ class JobRun:
         manifest: dict[str, Any] = {"artifacts": [], "skipped": {}, "skipped_count": 0}
         try:
             if verdict is Verdict.PASSED and self._collector is not None:
-                artifacts, manifest = self._collector.finish(self._make_folder())
-            if self._out is not None:
-                write_durably(self._out / "manifest.json", manifest)
+                artifacts, manifest = self._collector.finish(self._delivery.make_ready())
+            self._delivery.write_manifest(manifest)
         except OSError as error:
             verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
         if self._collector is not None:
@@ -439,13 +434,14 @@ class JobRun:
         try:
             end_record()
             if verdict is Verdict.PASSED:
-                self._deliver()
+                self._delivery.deliver()
         except OSError as error:
             verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
             with contextlib.suppress(OSError):  # it may be the record that cannot be written
                 end_record()
         if verdict is not Verdict.PASSED:
-            artifacts = self._withdraw()
+            artifacts = ()
+            self._delivery.withdraw()
         isolations = [each.isolation for each in self._results if each.isolation is not None]
         return JobResult(
             run_id=self._run_id,
@@ -462,38 +458,12 @@ class JobRun:
             duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
         )
 
-    def _make_folder(self) -> Path | None:
-        """Where artifacts wait until the record says that the job passed."""
-        if self._out is None:
-            return None
-        folder = self._out / _READY
-        folder.mkdir()
-        return folder
-
-    def _deliver(self) -> None:
-        if self._out is not None and (self._out / _READY).exists():
-            (self._out / _READY).rename(self._out / "artifacts")
-
-    def _withdraw(self) -> tuple[()]:
-        if self._out is not None:
-            shutil.rmtree(self._out / _READY, ignore_errors=True)
-        return ()
-
 
 def _may_be_allowed(result: StepResult) -> bool:
     """Whether it is the step's own failure, and not the end of the whole job."""
     ended = result.status in (StepStatus.PASSED, StepStatus.ABORTED, StepStatus.INFRA_FAILED)
     timed_out = result.reason is not None and result.reason.code is ReasonCode.JOB_TIMEOUT
     return not ended and not timed_out
-
-
-def _make_out(out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        raise InvalidRequestError(
-            f"out: {out} is not empty; name a new folder, or remove what is in it",
-            retry_safe=True,
-        )
 
 
 def _host_reason(error: OSError) -> Reason:
