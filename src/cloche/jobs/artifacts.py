@@ -220,8 +220,8 @@ def verify_artifacts(out: Path) -> tuple[int, list[str]]:
             faults.append(f"{path}: is missing")
         except OSError as error:
             faults.append(f"{path}: cannot be read ({error.strerror})")
-    for parent, _, files in os.walk(folder):
-        for name in files:
+    for parent, folders, files in os.walk(folder):
+        for name in (*files, *(each for each in folders if Path(parent, each).is_symlink())):
             path = str(Path(parent, name).relative_to(folder))
             if path not in named:
                 faults.append(f"{path}: was not delivered by the job")
