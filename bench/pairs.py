@@ -29,6 +29,8 @@ class Scale:
     deadline_ms: int = 250
     jobs_count: int = 10
     installs_count: int = 5
+    jobs_at_once_count: int = 10
+    crowds_count: int = 3
 
 
 QUICK = Scale(
@@ -41,6 +43,8 @@ QUICK = Scale(
     kills_count=3,
     jobs_count=1,
     installs_count=1,
+    jobs_at_once_count=2,
+    crowds_count=1,
     deadline_ms=1000,  # a machine busy with tests must still get its guests to hold their memory
 )
 

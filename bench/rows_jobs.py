@@ -1,6 +1,7 @@
 """Jobs beside the same commands, bare on the host: the whole of one, and its install alone."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,8 @@ from bench import bare
 from bench.pairs import Row, Scale, Target, interleave
 from cloche.environments.runtimes import require_runtime
 
+# Small ones that depend on nothing.
+_MORE = ("is-number", "once", "inherits", "ms", "wrappy")
 _PROJECT = Path(__file__).parent.parent / "examples" / "vite-react"
 
 
@@ -20,10 +23,11 @@ class _Bare:
     """The project in a folder of its own, with pnpm's store and cache beside it."""
 
     def __init__(self, folder: Path, pnpm: Path) -> None:
+        self.pnpm = pnpm
         self._project = folder / "project"
         self._store, self._cache = folder / "store", folder / "cache"
         tools = folder / "tools"
-        tools.mkdir()
+        tools.mkdir(parents=True)
         (tools / "pnpm").symlink_to(pnpm)
         (tools / "node").symlink_to(require_runtime("node").host_path)
         self._environment = {
@@ -74,6 +78,7 @@ class _Jobs:
     """The same project as a job; remembers how long its install step took."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._out = folder / "out"
         self.install_ms: list[float] = []
 
@@ -83,6 +88,29 @@ class _Jobs:
         if not result.ok:
             raise RuntimeError(f"the job ended as {result.verdict}: {result.reason}")
         self.install_ms.append(result.steps[0].duration_ms)
+
+    async def whole_in(self, name: str) -> None:
+        out = self._folder / name
+        shutil.rmtree(out, ignore_errors=True)
+        result = await cloche.run_job({"bundle": str(_PROJECT)}, out=out)
+        if not result.ok:
+            raise RuntimeError(f"the job ended as {result.verdict}: {result.reason}")
+
+    async def install_with(self, package: str) -> float:
+        """The ms of an install of the project with a dependency more, which is resolved first."""
+        manifest = json.loads((_PROJECT / "package.json").read_text())
+        manifest["dependencies"][package] = "*"
+        spec = {
+            "template": str(_PROJECT),
+            "bundle": {"package.json": json.dumps(manifest)},
+            "lockfile": "resolve",
+            "steps": [{"name": "nothing", "argv": ["true"]}],
+        }
+        result = await cloche.run_job(spec)
+        install = result.steps[1]
+        if not result.ok or install.cached:
+            raise RuntimeError(f"the install ended as {result.verdict}: {result.reason}")
+        return install.duration_ms
 
     async def by_command(self) -> None:
         self.forget()
@@ -147,8 +175,15 @@ async def _measure(scale: Scale, folder: Path) -> AsyncIterator[Row]:
             samples["cloche"],
             beside=title,
             beside_samples=samples[name],
-            target=Target("ratio", 1.2),
+            target=Target("ratio", 1.1),
         )
+    yield Row(
+        "job, install with one package more, all others at hand",
+        [await jobs.install_with(name) for name in _MORE[: scale.installs_count]],
+        beside="the cold install",
+        beside_samples=samples["cloche"],
+        target=Target("ratio", 0.3),
+    )
 
     def forget_tree() -> None:
         host.forget(store=False)
@@ -168,10 +203,28 @@ async def _measure(scale: Scale, folder: Path) -> AsyncIterator[Row]:
             samples[name],
             beside="install, test, build",
             beside_samples=samples["bare"],
-            target=Target("ratio", 1.05),
+            target=Target("ratio", 1.0),
         )
     yield Row(
         "job, install step with a layer hit",
         jobs.install_ms,
-        target=Target("median", 100),
+        target=Target("median", 60),
+    )
+    count = scale.jobs_at_once_count
+    crowd = [_Bare(folder / f"bare-{number}", host.pnpm) for number in range(count)]
+    samples = await interleave(
+        {
+            "jobs": lambda: asyncio.gather(*(jobs.whole_in(f"out-{n}") for n in range(count))),
+            "bare": lambda: asyncio.gather(*(each.whole() for each in crowd)),
+        },
+        scale.crowds_count,
+        1,
+        lambda: [each.forget(store=False) for each in crowd],
+    )
+    yield Row(
+        f"job, layer present: {count} at once",
+        samples["jobs"],
+        beside=f"{count} bare ones at once",
+        beside_samples=samples["bare"],
+        target=Target("ratio", 1.15),
     )

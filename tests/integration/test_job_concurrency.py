@@ -217,6 +217,7 @@ def test_a_layer_that_is_just_begun_survives_another_process_that_removes_leftov
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
     layer = asyncio.run(store.add("layer", fill))
+    layer.close()
     assert [path.name for path in layer.tree.iterdir()] == ["file"]
     assert half_made(tmp_path) == []
 

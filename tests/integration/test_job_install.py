@@ -72,7 +72,7 @@ def entry_of(key: str, resolution: dict, version: str) -> str:
 
 
 @pytest.mark.case("ins-01-missing-lockfile")
-@pytest.mark.parametrize("other", [None, "package-lock.json", "yarn.lock", "bun.lock"])
+@pytest.mark.parametrize("other", [None, "yarn.lock", "bun.lock"])
 def test_dependencies_without_a_lockfile_are_rejected_with_what_to_run(site, canary_pkg, other):
     files = {**project(canary_pkg), **({} if other is None else {other: "{}"})}
     del files["pnpm-lock.yaml"]
