@@ -231,7 +231,7 @@ def _toolchains() -> Path:
     async def fetch() -> None:
         store = PackageStore(settings.cache_folder / "packages")
         async with Registry(settings.npm, store) as registry:
-            await find_toolchain(settings.cache_folder, registry.fetch)
+            await find_toolchain(settings.cache_folder, registry.fetch, with_yarn=True)
 
     settings = read_settings()
     try:

@@ -39,6 +39,10 @@ def make_tarball(name: str, version: str, files: Mapping[str, str] | None = None
     return gzip.compress(tar.getvalue(), mtime=0)
 
 
+KEYS_PATH = "/-/npm/v1/keys"
+"""Where a registry has the keys that it signs packages with; each new layer asks for them."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """A request as it arrived; header names in lower case."""
@@ -88,12 +92,16 @@ class Handler(BaseHTTPRequestHandler):
         # A proxy is asked with a whole address.
         self.path = self.path.removeprefix(f"http://127.0.0.1:{self.server.server_port}")
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.seen.append(Seen(self.command, self.path, headers))
+        if self.path.endswith(KEYS_PATH):
+            self.server.keys_asked_count += 1
+        else:
+            self.server.seen.append(Seen(self.command, self.path, headers))
         script = self.server.scripts.get(self.path)
         if script:
             script.pop(0)(self)
         elif self.path in self.server.files:
-            self.answer(200, self.server.files[self.path])
+            headers = self.server.headers.get(self.path, {})
+            self.answer(200, self.server.files[self.path], **headers)
         else:
             self.answer(404, b"{}")
 
@@ -150,7 +158,9 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
+        self.keys_asked_count = 0
         self.files: dict[str, bytes] = {}
+        self.headers: dict[str, dict[str, str]] = {}
         self.scripts: dict[str, list[Answer]] = {}
         self.channels: set[socket.socket] = set()
         self.connections_count = 0
@@ -225,8 +235,13 @@ class RegistryServer:
 
     @property
     def seen(self) -> list[Seen]:
-        """Every request so far."""
+        """Every request so far, but those for its keys."""
         return self._server.seen
+
+    @property
+    def keys_asked_count(self) -> int:
+        """How often it was asked for its keys."""
+        return self._server.keys_asked_count
 
     @property
     def connections_count(self) -> int:
@@ -262,9 +277,10 @@ class RegistryServer:
         """The tarball at the usual path."""
         return self._server.files[self.base + package.tarball_path]
 
-    def serve(self, path: str, data: bytes) -> None:
-        """Puts a file at a path."""
+    def serve(self, path: str, data: bytes, **headers: str) -> None:
+        """Puts a file at a path; header names with `_` in place of `-`."""
         self._server.files[path] = data
+        self._server.headers[path] = headers
 
     def script(self, package_or_path: Package | str, *answers: Answer) -> None:
         """The next answers for a path (or a package's tarball); the usual ones after these."""

@@ -27,6 +27,7 @@ DOCUMENTS = {
     "docs/snippets.md": 2,
     "examples/failing-tests/README.md": 0,
     "examples/hostile/README.md": 0,
+    "examples/python-package/README.md": 0,
     "examples/vite-react/README.md": 0,
 }
 # Documents that a test of its own tries.

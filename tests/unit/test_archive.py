@@ -3,7 +3,9 @@
 import gzip
 import io
 import stat
+import subprocess
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -163,3 +165,137 @@ def test_another_format_is_refused(data):
     assert not is_archive(data)
     with pytest.raises(ArchiveError, match="is no tar"):
         read(data)
+
+
+# What the bytes of an archive can ask of its reader
+
+
+def block(name, size, kind=b"0", changes=()):
+    """A header with a field of any bytes, its sum right."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    for at, data in ((124, size), *changes):
+        header[at : at + len(data)] = data
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def about(content, kind=b"x"):
+    return block("x", b"%011o\0" % len(content), kind) + content + bytes(-len(content) % 512)
+
+
+NOTHING = b"%011o\0" % 0
+END = bytes(1024)
+
+
+def test_a_file_of_holes_is_refused_and_not_filled_up():
+    places = (386, b"%011o\0" % 0 * 2), (483, b"%011o\0" % (7 << 30))
+    with pytest.raises(ArchiveError, match="file of holes"):
+        read(block("big", NOTHING, b"S", places) + END, content_bytes=8 << 30)
+    record = b"22 GNU.sparse.major=1\n"
+    with pytest.raises(ArchiveError, match="file of holes"):
+        read(about(record) + block("big", NOTHING) + END)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"9" * 500_000, b"1" * 500_000 + b" hdrcharset", b"11 path=../a\n", b"0 path=a\n",
+        b"8 path=a\n", b"9 path=a", b"9 path a\n", b"-1 path=a\n", b"1e1 path=a\n",
+    ],
+)  # fmt: skip
+def test_a_pax_record_of_another_length_is_refused_at_once(content):
+    started_at = time.monotonic()
+    with pytest.raises(ArchiveError, match="damaged"):
+        read(about(content) + block("a", NOTHING) + END)
+    assert time.monotonic() - started_at < 1
+
+
+def test_pax_names_and_sizes_are_those_that_count():
+    data = (
+        about("13 path=é/b\n9 size=3\n".encode()) + block("a", NOTHING) + b"abc" + bytes(509) + END
+    )
+    assert contents(data) == {"é/b": b"abc"}
+    for record in (b"11 path=ab\n", b"9 size=3\n"):
+        with pytest.raises(ArchiveError, match="one name or size"):
+            read(about(record, b"g") + block("a", NOTHING) + END)
+
+
+def test_no_more_stands_before_an_entry_than_four_headers():
+    assert contents(about(b"") * 4 + block("a", NOTHING) + END) == {"a": b""}
+    with pytest.raises(ArchiveError, match="too much"):
+        read(about(b"") * 5 + block("a", NOTHING) + END)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [b"\xff" * 12, b"-0000000001\0", b"\x80" + b"\xff" * 11, b"0o17       \0", b"99999999999\0"],
+)
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(ArchiveError, match="damaged"):
+        read(block("a", size) + END)
+
+
+@pytest.mark.parametrize("behind", [block("b", NOTHING) + END, b"x" * 512])
+@pytest.mark.parametrize("end", [END, bytes(512)])
+def test_what_stands_behind_the_end_of_a_tar_is_not_passed_over(behind, end):
+    assert contents(block("a", NOTHING) + end) == {"a": b""}
+    with pytest.raises(ArchiveError, match="follows its end"):
+        read(block("a", NOTHING) + end + behind)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "pax"])
+def test_what_tar_makes_is_read_as_it_says(form, tmp_path):
+    files = {"a": b"1", "sub/" + "n" * 90: b"2" * 600, "é.txt": b"3"}
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    made = subprocess.run(
+        ["tar", f"--format={form}", "-c", *files], cwd=tmp_path, capture_output=True, check=True
+    )
+    if form == "v7":  # it has no mark by which it could be known
+        assert not is_archive(made.stdout)
+    else:
+        assert contents(made.stdout) == files
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_packed_by_what_cannot_be_unpacked_in_pieces_is_refused(method):
+    with pytest.raises(ArchiveError, match="another method"):
+        read(make_zip({"zeros": bytes(64 << 20)}, compression=method))
+
+
+def test_a_zip_of_too_many_entries_is_refused_before_they_are_read(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("it was opened")
+
+    data = make_zip({f"f{at}": b"" for at in range(11)})
+    monkeypatch.setattr(zipfile, "ZipFile", refuse)
+    with pytest.raises(ArchiveError, match="more than 10 entries"):
+        read(data, entries_count=10)
+
+
+def test_a_name_in_a_zip_does_not_end_at_a_zero_byte():
+    data = make_zip({"a.txt_x": b"1"}).replace(b"a.txt_x", b"a.txt\0x")
+    assert [each.path for each in read(data)] == ["a.txt\0x"]
+
+
+def test_a_zip_with_an_entry_of_no_name_is_read_as_such():
+    data = make_zip({"ab": b"1"})
+    at = data.index(b"PK\x01\x02")
+    data = bytearray(data[:30] + data[32 : at + 46] + data[at + 48 :])
+    data[26] = data[at - 2 + 28] = 0
+    end = data.index(b"PK\x05\x06")
+    data[end + 12], data[end + 16] = data[end + 12] - 2, data[end + 16] - 2
+    assert [(each.path, each.content) for each in read(bytes(data))] == [("", b"1")]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_parts_that_follow_each_other_are_one_archive_and_not_endlessly_many(pack):
+    tar = make_tar(FILES)
+    assert contents(pack(tar[:700]) + pack(b"") + pack(tar[700:])) == FILES
+    with pytest.raises(ArchiveError, match="more than 50000 parts"):
+        read(pack(b"") * 50_001)

@@ -13,7 +13,10 @@ from test_layer_store import add
 
 from cloche.cli.main import cli
 from cloche.environments.layers import LayerStore
+from cloche.errors import InvalidRequestError
+from cloche.jobs import running
 from cloche.jobs.running import RunningMark, is_running
+from cloche.linux.locks import try_lock
 from cloche.model.job import JobSpec
 from cloche.model.job_fields import make_spec
 from cloche.model.job_schema import job_schema
@@ -149,6 +152,7 @@ def test_artifacts_as_delivered_are_verified_and_listed(out):
         (lambda place: (place / "dist/a.txt").write_bytes(b"abcd"), "is not what was delivered"),
         (lambda place: (place / "dist/a.txt").unlink(), "dist/a.txt: is missing"),
         (lambda place: (place / "more").write_text(""), "more: was not delivered by the job"),
+        (lambda place: (place / "\udcff").write_text(""), "was not delivered by the job"),
         (lambda place: (place / "link").symlink_to("dist/a.txt"), "link: was not delivered"),
         (lambda place: (place / "folder").symlink_to("dist"), "folder: was not delivered"),
         (
@@ -165,11 +169,38 @@ def test_artifacts_that_were_changed_are_found(out, change, told):
     assert told in text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"artifacts": [{}]}', '{"artifacts": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"artifacts": [{}]}', '{"artifacts": 1}', "[" * 100_000]
+)
 def test_a_folder_without_a_manifest_is_the_callers_fault(out, text):
     (out / "manifest.json").write_text(text)
-    with pytest.raises(Exception, match="is no manifest of a job"):
-        call("artifacts", "verify", str(out))
+    for command in (("artifacts", "verify"), ("job", "artifacts")):
+        with pytest.raises(InvalidRequestError):
+            call(*command, str(out))
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("../manifest.json", "leads out"),
+        ("/etc/hostname", "leads out"),
+        ("a\0b", "is no name of a file"),
+        ("\ud800", "is no name of a file"),
+    ],
+)
+def test_a_manifest_that_names_what_cannot_be_there_is_read_nowhere_else(out, path, told):
+    named = {"path": path, "size_bytes": 1, "sha256": ""}
+    (out / "manifest.json").write_text(json.dumps({"artifacts": [named]}))
+    code, text = call("artifacts", "verify", str(out))
+    assert code == 1
+    assert told in text
+
+
+@pytest.mark.parametrize("data", [b"text\n", b"\xff\n", b"{}\n", b"[1]\n", b"[" * 9999 + b"\n"])
+def test_what_is_no_log_is_the_callers_fault(out, data):
+    (out / "log.ndjson").write_bytes(data)
+    with pytest.raises(InvalidRequestError, match="is no log of a job"):
+        call("job", "logs", str(out))
 
 
 def test_a_log_is_printed_harmless_and_by_step_and_offset(out):
@@ -220,6 +251,22 @@ def test_a_job_that_runs_can_be_asked_to_end_and_one_that_does_not_cannot(out):
     thread.join()
     assert not is_running(out)
     assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_look_whether_a_job_runs_does_not_take_its_mark_away(out):
+    """Who looks holds the mark's lock for a moment: the job waits for it."""
+    held = try_lock(out / ".running")
+    threading.Timer(0.2, os.close, [held]).start()
+    mark = RunningMark(out)
+    assert is_running(out)
+    mark.close()
+
+
+def test_an_abort_that_came_too_late_leaves_nothing(out, monkeypatch):
+    answers = iter([True, False])
+    monkeypatch.setattr(running, "is_running", lambda _: next(answers))
+    running.ask_abort(out)
+    assert not (out / ".abort").exists()
 
 
 def test_the_mark_of_a_job_that_was_killed_is_none(out):

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cloche.linux.gathering import TreeCopy, TreeRefusedError, copy_folder, copy_tree, gather
+from cloche.linux.gathering import (
+    TreeCopy,
+    TreeRefusedError,
+    copy_around,
+    copy_folder,
+    copy_tree,
+    gather,
+)
 
 OTHER = "another file of the host"
 
@@ -210,3 +217,27 @@ def test_a_folder_that_is_not_there_is_left_out_and_a_link_in_its_place_refused(
         os.close(source)
         os.close(into)
     assert list(target.iterdir()) == []
+
+
+def test_a_tree_is_copied_around_folders_but_not_around_packages_in_them(tree, tmp_path):
+    write(tree, "a/file", "a/lib/file", "a/node_modules/b/file", "a/node_modules/c/file", "d/file")
+    write(tree, "a/node_modules/b/node_modules/e/file", "left/file", "ab/file")
+    (tmp_path / "target").mkdir()
+    source, target = (os.open(tmp_path / name, os.O_RDONLY) for name in ("tree", "target"))
+    counts = TreeCopy(1000, 100, left_out=frozenset({"left"}))
+    try:
+        copy_around(source, target, ["a", "a/node_modules/b"], counts)
+    finally:
+        os.close(source)
+        os.close(target)
+    copied = {
+        str(path.relative_to(tmp_path / "target"))
+        for path in (tmp_path / "target").rglob("*")
+        if path.is_file()
+    }
+    assert copied == {
+        "a/node_modules/b/node_modules/e/file",
+        "a/node_modules/c/file",
+        "ab/file",
+        "d/file",
+    }

@@ -67,10 +67,16 @@ def test_what_is_no_whole_report_counts_nothing(text):
     assert counts(text) is None
 
 
-def test_a_deep_report_takes_no_recursion():
-    depth = 100_000
-    text = "<testsuite>" * depth + "<testcase/>" + "</testsuite>" * depth
-    assert counts(text) == (1, 0, 0)
+def test_a_report_is_as_deep_as_reports_are_and_no_deeper():
+    for depth, expected in ((999, (1, 0, 0)), (1_000, None), (1_000_000, None)):
+        text = "<testsuite>" * depth + "<testcase/>" + "</testsuite>" * depth
+        assert counts(text) == expected
+
+
+@pytest.mark.parametrize("name", ["nope", "rot13", "zip", "utf-7", "idna", "", "../x", "x.y"])
+def test_an_encoding_that_is_none_is_no_error_of_ours(name):
+    assert counts(f"<?xml version='1.0' encoding='{name}'?><testsuite/>") is None
+    assert counts("<?xml version='1.0' encoding='latin-1'?><testsuite/>") == (0, 0, 0)
 
 
 def test_what_was_told_and_what_was_written_become_one_and_neither_hides_a_failure():

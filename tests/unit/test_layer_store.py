@@ -131,6 +131,23 @@ def test_one_in_use_is_never_removed(store, tmp_path):
     assert not store.remove("used")
 
 
+def test_a_new_one_is_in_use_before_anybody_can_find_it(store, tmp_path, monkeypatch):
+    removed = []
+    rename = Path.rename
+
+    def rename_then_prune(path, target):
+        rename(path, target)
+        monkeypatch.undo()
+        removed.append(LayerStore(tmp_path).prune(0))
+
+    monkeypatch.setattr(Path, "rename", rename_then_prune)
+    layer = add(store, "k")
+    assert removed == [(0, 0)]
+    assert (layer.tree / "node_modules/b.js").exists()
+    layer.close()
+    assert store.prune(0) == (1, 5)
+
+
 def _use(folder, key, begun, end):
     layer = LayerStore(folder).find(key)
     begun.set()

@@ -98,6 +98,19 @@ def test_what_is_no_metadata_is_none(data):
         reduced(data)
 
 
+@pytest.mark.parametrize("fields", [{"time": []}, {"time": None}, {"dist-tags": {"latest": []}}])
+def test_a_document_with_a_part_of_another_shape_is_none(fields):
+    times = {"1.0.0": "2026-05-01T00:00:00Z"}
+    with pytest.raises(ValueError, match="is no metadata"):
+        reduced(document({"1.0.0": entry("1.0.0")}, **{"times": times, **fields}), NEWEST)
+
+
+def test_a_version_is_what_it_is_listed_as_and_no_other():
+    found, _ = reduced(document({"1.0.0": entry("../2.0.0")}))
+    told = found["versions"]["1.0.0"]
+    assert (told["version"], told["dist"]["tarball"]) == ("1.0.0", f"{MIRROR}/p/-/p-1.0.0.tgz")
+
+
 def test_only_packages_may_be_asked_for_and_only_those_that_are_allowed():
     anything = MetadataItems(None)
     assert anything.get("/left-pad") == Metadata("left-pad")

@@ -255,3 +255,14 @@ def test_without_a_lockfile_in_the_template_the_bundles_is_kept():
     for rule in (LockfileRule.TEMPLATE, LockfileRule.REFUSE_CHANGE):
         merged = lay_over(base, read_bundle({LOCK: "x"}))
         assert keep_lockfile(rule, base, merged).files[LOCK] == b"x"
+
+
+def test_no_form_of_a_bundle_makes_what_the_build_makes():
+    """Else a diff could put a file among the artifacts that no build has made."""
+    base = read_bundle(TEMPLATE, outputs=["dist/**"])
+    diff = "--- /dev/null\n+++ b/dist/x\n@@ -0,0 +1 @@\n+x\n"
+    for source in ({"dist/x": "x\n", "y": ""}, diff):
+        merged = lay_over(base, read_bundle(source, outputs=["dist/**"]), outputs=["dist/**"])
+        assert "dist/x" not in merged.files
+        assert "makes it anew" in merged.left_out["dist"]
+    assert merge(diff).files["dist/x"] == b"x\n"

@@ -3,6 +3,7 @@
 import difflib
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -169,6 +170,11 @@ def test_what_git_writes_is_applied(tmp_path):
             "out of order",
         ),
         ("--- a/a.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n", "leaves some of it"),
+        ("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+1\n\\ No\n", "line 1: the diff says"),
+        (
+            "--- a/end.txt\n+++ b/end.txt\n@@ -1 +1,2 @@\n-no newline\n\\ No\n+1\n\\ No\n+2\n",
+            "line 1: the diff says that the file ends there",
+        ),
         ("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n-two\n", "other lines than its head"),
         ("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n", "ends early"),
         ("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+1\n+more\n", "no hunk"),
@@ -190,10 +196,34 @@ def test_what_git_writes_is_applied(tmp_path):
             "--- a/a.txt\n+++ b/a.txt\n@@ -2 +2 @@\n-two\n+2\n",
             "twice",
         ),
+        # What is changed first and then goes would stay as it was changed.
+        (
+            "--- a/end.txt\n+++ b/end.txt\n@@ -1 +1 @@\n-no newline\n\\ No\n+x\n"
+            "diff --git a/end.txt b/b\nrename from end.txt\nrename to b\n",
+            "twice",
+        ),
+        (
+            "--- a/src/gone.ts\n+++ b/src/gone.ts\n@@ -1 +1 @@\n-export {};\n+x\n"
+            "--- a/src/gone.ts\n+++ /dev/null\n@@ -1 +0,0 @@\n-export {};\n",
+            "twice",
+        ),
+        ("diff --git a/run.sh b/run.sh\nold mode 100755\nnew mode 104755\n", "setuid"),
+        ("diff --git a/run.sh b/run.sh\nnew mode -100755\n", "a mode that is none"),
+        (f"diff --git a/run.sh b/run.sh\nnew mode {'7' * 60}\n", "a mode that is none"),
+        ("diff --git a/run.sh b/run.sh\nnew mode 0o1006\n", "a mode that is none"),
     ],
 )
 def test_a_diff_that_does_not_fit_is_refused_and_says_where(text, why):
     assert why in refusal(text)
+
+
+def test_a_diff_with_a_name_or_of_a_size_that_none_has_is_refused_at_once():
+    name = "x" * 1_000_000
+    started_at = time.monotonic()
+    assert "too long" in refusal(f'--- /dev/null\n+++ "{name}"\n@@ -0,0 +1 @@\n+x\n')
+    assert time.monotonic() - started_at < 1
+    huge = "--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+x\n" + "\n" * (16 << 20)
+    assert "over 16 MiB" in refusal(huge)
 
 
 def test_a_diff_is_known_by_its_head():

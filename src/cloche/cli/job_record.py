@@ -41,6 +41,10 @@ def logs(directory: str, step: str | None, offset: int, follow: bool, as_json: b
     except BrokenPipeError:
         drop_output(sys.stdout)
         return _EXIT_BROKEN_PIPE
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"{directory}/log.ndjson is no log of a job; name its --out", retry_safe=True
+        ) from error
     return 0
 
 
@@ -73,16 +77,28 @@ def _read_log(out: Path, *, follow: bool) -> Iterator[str]:
 @click.option("--json", "as_json", is_flag=True, help="The manifest as JSON.")
 def artifacts(directory: str, as_json: bool) -> None:
     """Lists what the job whose --out was DIR has delivered, and what it left."""
-    manifest = _read_json(Path(directory) / "manifest.json")
+    path = Path(directory) / "manifest.json"
+    manifest = _read_json(path)
     if as_json:
         click.echo(json.dumps(manifest, indent=2))
         return
+    try:
+        lines = list(_show_manifest(manifest))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidRequestError(
+            f"{path} is no manifest of a job; name its --out", retry_safe=True
+        ) from error
+    for line in lines:
+        click.echo(line)
+
+
+def _show_manifest(manifest: dict[str, Any]) -> Iterator[str]:
     for each in manifest["artifacts"]:
-        click.echo(f"{show_size(each['size_bytes']):>8}  {show_line(each['path'])}")
+        yield f"{show_size(each['size_bytes']):>8}  {show_line(each['path'])}"
     for path, why in manifest["skipped"].items():
-        click.echo(f" skipped  {show_line(path)}: {show_line(why)}")
+        yield f" skipped  {show_line(path)}: {show_line(why)}"
     total = show_size(sum(each["size_bytes"] for each in manifest["artifacts"]))
-    click.echo(f"{show_count(len(manifest['artifacts']), 'artifact')}, {total}")
+    yield f"{show_count(len(manifest['artifacts']), 'artifact')}, {total}"
 
 
 @click.command()
@@ -104,7 +120,7 @@ def abort(directory: str) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "not JSON"
         raise InvalidRequestError(
             f"{path}: {why}; name the --out of a job that has ended", retry_safe=True

@@ -21,7 +21,7 @@ from cloche.settings.address import Address
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloche.settings import NpmSettings
+    from cloche.settings.access import Access
 
 CONNECT_TIMEOUT_S: Final = 10.0
 IDLE_TIMEOUT_S: Final = 30.0
@@ -83,11 +83,11 @@ class Connections:
     """Exchanges with any number of servers; threads may share it.
 
     Args:
-        npm: Whom to trust, which credentials go where, and by which proxy.
+        access: Whom to trust, which credentials go where, and by which proxy.
     """
 
-    def __init__(self, npm: NpmSettings) -> None:
-        self._npm = npm
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._lock = threading.Lock()
         self._channels: set[socket.socket] = set()
         self._idle: list[_Line] = []
@@ -144,16 +144,16 @@ class Connections:
             "User-Agent": "cloche",
         }
         if address.origin == first.origin:
-            authorization = self._npm.authorization_for(address)
+            authorization = self._access.authorization_for(address)
             if authorization is not None:
                 headers["Authorization"] = authorization
         target = address.target
-        proxy = self._npm.proxy_for(address)
+        proxy = self._access.proxy_for(address)
         if proxy is not None and address.scheme == "http":
             target = str(address)
             headers |= _proxy_headers(proxy)
         while True:
-            with _told_of(address):
+            with _told_of(address, self._access):
                 line, is_fresh = self._line(address, proxy)
                 try:
                     line.http.request("GET", target, headers=headers)
@@ -210,7 +210,7 @@ class Connections:
     def _start_tls(self, channel: socket.socket, host: str) -> socket.socket:
         with self._lock:
             if self._context is None:
-                self._context = _make_context(self._npm)
+                self._context = _make_context(self._access)
             # The descriptor changes hands.
             self._channels.discard(channel)
             secure = self._context.wrap_socket(
@@ -241,15 +241,14 @@ class Connections:
 
 
 @contextmanager
-def _told_of(address: Address) -> Iterator[None]:
+def _told_of(address: Address, access: Access | None = None) -> Iterator[None]:
     """Says where it was that an exchange failed."""
     try:
         yield
     except ssl.SSLCertVerificationError as error:
+        advice = "" if access is None else f". Name its authority: {access.trust_command}"
         raise ConnectionFailedError(
-            f"{address.origin} is not who it says: {error.verify_message}. Name its authority: "
-            "npm config set cafile FILE",
-            retry=False,
+            f"{address.origin} is not who it says: {error.verify_message}{advice}", retry=False
         ) from error
     except TimeoutError as error:
         raise ConnectionFailedError(f"{address.origin} does not answer", retry=True) from error
@@ -295,21 +294,21 @@ def _open_tunnel(channel: socket.socket, address: Address, proxy: Address) -> No
         )
 
 
-def _make_context(npm: NpmSettings) -> ssl.SSLContext:
-    """Trusts the system's authorities (OpenSSL: SSL_CERT_FILE, SSL_CERT_DIR) and npm's own."""
+def _make_context(access: Access) -> ssl.SSLContext:
+    """Trusts the system's authorities (OpenSSL: SSL_CERT_FILE, SSL_CERT_DIR) and the tool's own."""
     context = ssl.create_default_context()
-    if not npm.verify_tls:
+    if not access.verify_tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     try:
-        for path in npm.ca_files:
+        for path in access.ca_files:
             context.load_verify_locations(path)
-        for text in npm.ca_texts:
+        for text in access.ca_texts:
             context.load_verify_locations(cadata=text)
     except (OSError, ValueError) as error:
         raise UnavailableError(
-            f"the authorities that npm is told to trust cannot be read: {error}",
-            fact="npm-registry",
-            fix="check npm's settings cafile and ca, and NODE_EXTRA_CA_CERTS",
+            f"the authorities that {access.tool} is told to trust cannot be read: {error}",
+            fact=access.fact,
+            fix=f"check the files that {access.tool}'s settings name ({access.trust_command})",
         ) from error
     return context

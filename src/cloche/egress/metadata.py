@@ -27,6 +27,16 @@ class Metadata:
     name: str
     wanted: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """It is a package."""
+        return True
+
+    @property
+    def media_type(self) -> str:
+        """As it is served."""
+        return "application/json"
+
     def __str__(self) -> str:
         return self.name
 
@@ -71,13 +81,17 @@ def reduce_metadata(
         ValueError: It is no such document.
     """
     try:
-        found = json.loads(document)
-        versions, times = found["versions"], found.get("time", {})
-        entries = {
-            version: entry for version, entry in versions.items() if _is_whole(name, version, entry)
-        }
+        return _read(document, name, newest, mirror)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("is no metadata of a package") from error
+
+
+def _read(document: bytes, name: str, newest: datetime | None, mirror: str) -> tuple[bytes, int]:
+    found = json.loads(document)
+    versions, times = found["versions"], found.get("time", {})
+    entries = {
+        version: entry for version, entry in versions.items() if _is_whole(name, version, entry)
+    }
     kept = {
         version: entry
         for version, entry in entries.items()
@@ -91,7 +105,7 @@ def reduce_metadata(
     reduced = {
         "name": name,
         _TAGS: tags,
-        "versions": {version: _reduce(name, kept[version], mirror) for version in kept},
+        "versions": {version: _reduce(name, version, kept[version], mirror) for version in kept},
     }
     return json.dumps(reduced).encode(), len(entries) - len(kept)
 
@@ -119,8 +133,13 @@ def _rank(version: str) -> tuple[bool, list[int], str]:
     return not rest, [int(number) for number in core.split(".")], rest
 
 
-def _reduce(name: str, entry: Mapping[str, Any], mirror: str) -> dict[str, Any]:
+def _reduce(name: str, version: str, entry: Mapping[str, Any], mirror: str) -> dict[str, Any]:
     kept = {field: value for field, value in entry.items() if field in _FIELDS}
-    package = Package(name, str(entry.get("version")), entry["dist"]["integrity"])
+    package = Package(name, version, entry["dist"]["integrity"])
     tarball = f"{mirror}/{package.tarball_path}"
-    return {**kept, "name": name, "dist": {"integrity": package.integrity, "tarball": tarball}}
+    return {
+        **kept,
+        "name": name,
+        "version": version,
+        "dist": {"integrity": package.integrity, "tarball": tarball},
+    }

@@ -57,6 +57,14 @@ class Served(Protocol):
     def wanted(self) -> bool:
         """Whether it is worth fetching before it is asked for."""
 
+    @property
+    def media_type(self) -> str:
+        """Of its file, as it is served."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is a package of those that progress is told of."""
+
 
 _Item = TypeVar("_Item", bound=Served)
 
@@ -135,7 +143,8 @@ class Mirror(Generic[_Item]):
     @property
     def progress(self) -> Progress:
         """How far the fetching is."""
-        return Progress(self._done_count, len(self._fetches), self._done_bytes)
+        total_count = sum(item.is_counted for item in self._fetches)
+        return Progress(self._done_count, total_count, self._done_bytes)
 
     def prefetch(self) -> None:
         """Starts to fetch what is wanted, before it is asked for."""
@@ -179,7 +188,7 @@ class Mirror(Generic[_Item]):
                     ReasonCode.EGRESS_LIMIT, f"{item}: over {self._limit_bytes} bytes of egress"
                 )
             path = await self._fetch(item)
-        self._done_count += 1
+        self._done_count += item.is_counted
         with suppress(OSError):
             self._done_bytes += path.stat().st_size
         if self._on_progress is not None:
@@ -243,7 +252,7 @@ class Mirror(Generic[_Item]):
             return await self._refuse(writer, 404, why, request)
         try:
             with await self._open(item) as file:
-                return await self._give(writer, request, what, file)
+                return await self._give(writer, request, what, file, item.media_type)
         except PackageError as error:
             self._fail(error)
             return await self._refuse(writer, 502, "the registry did not give it", request)
@@ -272,11 +281,16 @@ class Mirror(Generic[_Item]):
         return Refusal(431, show(head), f"its head is over {HEAD_BYTES_LIMIT} bytes")
 
     async def _give(
-        self, writer: asyncio.StreamWriter, request: Request, what: str, file: BinaryIO
+        self,
+        writer: asyncio.StreamWriter,
+        request: Request,
+        what: str,
+        file: BinaryIO,
+        media_type: str,
     ) -> bool:
         size_bytes = file.seek(0, 2)
         file.seek(0)
-        head = _head(200, size_bytes, keeps_open=request.keeps_open)
+        head = _head(200, size_bytes, media_type, keeps_open=request.keeps_open)
         answer_bytes = len(head) + (size_bytes if request.method == "GET" else 0)
         if not self._reserve(answer_bytes):
             why = f"over the limit of {self._limit_bytes} bytes of egress"
@@ -334,11 +348,12 @@ def _escaped(path: str) -> tuple[str, ...]:
     return f"/{scope}%2f{rest}", f"/{scope}%2F{rest}"
 
 
-def _head(status: int, size_bytes: int, *, keeps_open: bool) -> bytes:
-    kind = "application/octet-stream" if status == 200 else "text/plain"
+def _head(
+    status: int, size_bytes: int, media_type: str = "text/plain", *, keeps_open: bool
+) -> bytes:
     return (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
-        f"Content-Type: {kind}\r\n"
+        f"Content-Type: {media_type}\r\n"
         f"Content-Length: {size_bytes}\r\n"
         f"Connection: {'keep-alive' if keeps_open else 'close'}\r\n\r\n"
     ).encode("ascii")

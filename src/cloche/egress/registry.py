@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cloche.egress.connections import ConnectionFailedError, Connections
 from cloche.errors import UnavailableError
@@ -41,6 +41,8 @@ RETRY_DELAYS_S: Final = (0.2, 0.8)
 _CHUNK_BYTES: Final = 256 * 1024
 # The short form where a registry has it. Source: npm's registry documentation, package-metadata.
 _METADATA_TYPES: Final = "application/vnd.npm.install-v1+json, application/json;q=0.9"
+
+_Got = TypeVar("_Got")
 
 
 class PackageError(Exception):
@@ -83,6 +85,38 @@ def find_registry(
             fix="npm config set registry URL, or set npm_config_registry",
         ) from error
     return replace(address, path=address.path.rstrip("/") + "/", query="", user=None)
+
+
+def try_patiently(
+    attempt: Callable[[], _Got], what: object, closing: threading.Event, jitter: Callable[[], float]
+) -> _Got:
+    """Tries a download again where that may help. Blocks.
+
+    Args:
+        attempt: The download; raises PackageError.
+        what: Is downloaded, for people.
+        closing: Ends the waiting.
+        jitter: From 0 to 1; spreads retries.
+
+    Raises:
+        PackageError: That of the last attempt.
+    """
+    for delay_s in (*RETRY_DELAYS_S, None):
+        if closing.is_set():
+            raise PackageError(
+                ReasonCode.REGISTRY_FAILED, f"{what}: no longer waited for", retry_safe=True
+            )
+        try:
+            return attempt()
+        except PackageError as error:
+            # Wrong bytes may have been a proxy's or a cache's; once more tells.
+            is_first_damage = (
+                error.code is ReasonCode.INTEGRITY_MISMATCH and delay_s == RETRY_DELAYS_S[0]
+            )
+            if delay_s is None or not (error.retry_safe or is_first_damage):
+                raise
+        closing.wait(delay_s * (1 + jitter()))
+    raise AssertionError("the last attempt returns or raises")
 
 
 class Registry:
@@ -161,8 +195,8 @@ class Registry:
         finally:
             self._connections.close()
 
-    async def fetch_metadata(self, name: str) -> bytes:
-        """What the registry says of a package, whole.
+    async def fetch_metadata(self, name: str, *, is_short: bool = False) -> bytes:
+        """What the registry says of a package: whole, or in the short form where it has one.
 
         Raises:
             PackageError: It cannot be had.
@@ -170,7 +204,43 @@ class Registry:
         if self._default is None:
             self._default = self._threads.submit(self._find)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._ask, name, self._default)
+        types = _METADATA_TYPES if is_short else "application/json"
+        return await loop.run_in_executor(self._threads, self._ask, name, types, self._default)
+
+    async def ask(self, name: str, path: str, limit_bytes: int) -> bytes | None:
+        """What the registry that a package comes from has at a path; asked once.
+
+        Args:
+            name: The package's.
+            path: Below the registry's own; safe in a URL.
+            limit_bytes: Of what is read.
+
+        Returns:
+            None where it has nothing there.
+
+        Raises:
+            PackageError: It cannot be had.
+        """
+        if self._default is None:
+            self._default = self._threads.submit(self._find)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._threads, self._ask_for, name, path, limit_bytes, self._default
+        )
+
+    async def group(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """The names of packages by the address of the registry that they come from.
+
+        Raises:
+            UnavailableError: as `find_registry`.
+        """
+        if self._default is None:
+            self._default = self._threads.submit(self._find)
+        default = await asyncio.wrap_future(self._default)
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(str(self._npm.registry_of(name) or default), []).append(name)
+        return groups
 
     async def find_scope(self, names: Iterable[str]) -> str:
         """Stands for the credentials that some packages are fetched with; empty for none.
@@ -187,14 +257,31 @@ class Registry:
 
     # What follows runs in a thread of its own and may block.
 
-    def _ask(self, name: str, default: Future[Address]) -> bytes:
+    def _ask(self, name: str, types: str, default: Future[Address]) -> bytes:
         try:
             registry = self._npm.registry_of(name) or default.result()
             path = registry.path + name.replace("/", "%2f")
-            with self._connections.get(replace(registry, path=path), "application/json") as answer:
+            with self._connections.get(replace(registry, path=path), types) as answer:
                 if answer.status != 200:
                     raise _refused(name, registry, answer.status)
-                return _read_all(answer, name, WHOLE_METADATA_BYTES_LIMIT)
+                return read_all(answer, name, WHOLE_METADATA_BYTES_LIMIT)
+        except (UnavailableError, ConnectionFailedError) as error:
+            raise PackageError(
+                ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=True
+            ) from error
+
+    def _ask_for(
+        self, name: str, path: str, limit_bytes: int, default: Future[Address]
+    ) -> bytes | None:
+        try:
+            registry = self._npm.registry_of(name) or default.result()
+            address = replace(registry, path=registry.path + path)
+            with self._connections.get(address, "application/json") as answer:
+                if answer.status == 404:
+                    return None
+                if answer.status != 200:
+                    raise _refused(name, registry, answer.status)
+                return read_all(answer, name, limit_bytes)
         except (UnavailableError, ConnectionFailedError) as error:
             raise PackageError(
                 ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=True
@@ -220,7 +307,9 @@ class Registry:
         try:
             registry = self._npm.registry_of(package.name) or default.result()
             path = self._store.find(self._origin_of(registry), package)
-            return path or self._download_with_patience(registry, package)
+            return path or try_patiently(
+                lambda: self._download(registry, package), package, self._closing, self._jitter
+            )
         except UnavailableError as error:
             raise PackageError(ReasonCode.REGISTRY_FAILED, f"{package}: {error}") from error
         except OSError as error:
@@ -229,24 +318,6 @@ class Registry:
                 f"{package}: the cache folder fails: {error.strerror}",
                 retry_safe=True,
             ) from error
-
-    def _download_with_patience(self, registry: Address, package: Package) -> Path:
-        for delay_s in (*RETRY_DELAYS_S, None):
-            if self._closing.is_set():
-                raise PackageError(
-                    ReasonCode.REGISTRY_FAILED, f"{package}: no longer waited for", retry_safe=True
-                )
-            try:
-                return self._download(registry, package)
-            except PackageError as error:
-                # Wrong bytes may have been a proxy's or a cache's; once more tells.
-                is_first_damage = (
-                    error.code is ReasonCode.INTEGRITY_MISMATCH and delay_s == RETRY_DELAYS_S[0]
-                )
-                if delay_s is None or not (error.retry_safe or is_first_damage):
-                    raise
-            self._closing.wait(delay_s * (1 + self._jitter()))
-        raise AssertionError("the last attempt returns or raises")
 
     def _download(self, registry: Address, package: Package) -> Path:
         try:
@@ -274,7 +345,7 @@ class Registry:
                 buffer = memoryview(bytearray(_CHUNK_BYTES))
                 while count := answer.read_into(buffer):
                     if incoming.size_bytes + count > TARBALL_BYTES_LIMIT:
-                        raise _too_large(package, TARBALL_BYTES_LIMIT)
+                        raise too_large(package, TARBALL_BYTES_LIMIT)
                     incoming.write(buffer[:count])
                 try:
                     return incoming.keep()
@@ -307,22 +378,29 @@ class Registry:
 
 def _read_metadata(answer: Answer, package: Package) -> Any:
     try:
-        return json.loads(_read_all(answer, package, METADATA_BYTES_LIMIT))
+        return json.loads(read_all(answer, package, METADATA_BYTES_LIMIT))
     except (ValueError, RecursionError):
         return None
 
 
-def _read_all(answer: Answer, package: Package | str, limit_bytes: int) -> bytes:
+def read_all(answer: Answer, package: object, limit_bytes: int) -> bytes:
+    """The body of an answer about a package.
+
+    Raises:
+        PackageError: It is longer than that.
+        ConnectionFailedError: as `Answer.read_into`.
+    """
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     text = bytearray()
     while count := answer.read_into(buffer):
         if len(text) + count > limit_bytes:
-            raise _too_large(package, limit_bytes)
+            raise too_large(package, limit_bytes)
         text += buffer[:count]
     return bytes(text)
 
 
-def _too_large(package: Package | str, limit_bytes: int) -> PackageError:
+def too_large(package: object, limit_bytes: int) -> PackageError:
+    """Why it is not taken."""
     return PackageError(
         ReasonCode.PACKAGE_UNAVAILABLE, f"{package}: it is over the limit of {limit_bytes} bytes"
     )

@@ -141,23 +141,29 @@ class LayerStore:
         held = self._begin(partial)
         try:
             counts = await self._fill(partial, fill)
-            await asyncio.to_thread(_describe, partial, counts)
-            self._replace(key, partial)  # here and now: nothing may come between
+            described = await asyncio.to_thread(_describe, partial, counts)
+            return self._publish(key, partial, described)  # here and now: nothing may come between
         except BaseException:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
             raise
         finally:
             (self._folder / f"{partial.name}.lock").unlink()
             os.close(held)
-        found = self.find(key)
-        assert found is not None, "nobody removes it: it was used just now"
-        return found
 
-    def _replace(self, key: str, partial: Path) -> None:
+    def _publish(self, key: str, partial: Path, described: dict[str, Any]) -> Layer:
+        """Gives a layer its name, in use before anybody can find it: it could be pruned at once."""
         place = self._folder / key
-        if place.exists():  # and damaged: it would have been found
-            self._discard(key)
-        partial.rename(place)
+        used = os.open(partial / _DESCRIPTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            try_share(used)
+            if place.exists():  # and damaged: it would have been found
+                self._discard(key)
+            partial.rename(place)
+        except BaseException:
+            os.close(used)
+            raise
+        counts = described["entries_count"], described["size_bytes"]
+        return Layer(key, place / "tree", *counts, described["sha256"], used)
 
     def _begin(self, partial: Path) -> int:
         while (held := try_lock(self._folder / f"{partial.name}.lock")) is None:
@@ -276,7 +282,7 @@ def _clear(gone: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _describe(partial: Path, counts: TreeCopy) -> None:
+def _describe(partial: Path, counts: TreeCopy) -> dict[str, Any]:
     tree = partial / "tree"
     layer = {
         "entries_count": counts.entries_count,
@@ -285,6 +291,7 @@ def _describe(partial: Path, counts: TreeCopy) -> None:
         "stamp": stamp_tree(tree),
     }
     (partial / _DESCRIPTION).write_text(json.dumps(layer))
+    return layer
 
 
 def _read_description(descriptor: int) -> dict[str, Any] | None:

@@ -154,29 +154,46 @@ def script_environment(runtime: Runtime) -> Environment:
     )
 
 
-def _python_entries(
-    runtime: Runtime, extensions: tuple[Path, ...] = ()
-) -> list[tuple[str, str, str]]:
-    """CPython and its standard library, without anything that was installed beside it."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+def python_version() -> str:
+    """What CPython is called in a box: `python3.11`."""
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def python_modules() -> tuple[Path, ...]:
+    """The extension modules of the standard library."""
     library = Path(sysconfig.get_path("stdlib"))
-    modules = tuple(
+    return tuple(
         path
         for path in sorted((library / "lib-dynload").glob("*.so"))
         if not path.name.startswith(_UNUSED_MODULES)
     )
+
+
+def standard_library_entries(runtime: Runtime) -> list[tuple[str, str, str]]:
+    """CPython and its standard library, without its libraries and what was installed beside it."""
+    library = Path(sysconfig.get_path("stdlib"))
+    version = python_version()
     place = f"/usr/lib/{version}"
     entries = [
         ("bind", f"/usr/bin/{version}", str(runtime.host_path)),
-        ("link", "/usr/bin/python3", version),
-        ("link", "/usr/bin/python", version),
-        *_library_entries(runtime.host_path, modules + extensions),
         ("bind", place, str(library)),
     ]
     for name in ("site-packages", "dist-packages"):
         if (library / name).is_dir():
             entries.append(("hide", f"{place}/{name}", ""))
     return entries
+
+
+def _python_entries(
+    runtime: Runtime, extensions: tuple[Path, ...] = ()
+) -> list[tuple[str, str, str]]:
+    """CPython with its libraries, under all of its names."""
+    return [
+        ("link", "/usr/bin/python3", python_version()),
+        ("link", "/usr/bin/python", python_version()),
+        *_library_entries(runtime.host_path, python_modules() + extensions),
+        *standard_library_entries(runtime),
+    ]
 
 
 @cache

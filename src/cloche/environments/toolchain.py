@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloche.egress.registry import PackageError, find_registry
+from cloche.environments.python_tools import find_python_tools, python_probes
 from cloche.environments.roots import library_entries, make_environment
 from cloche.environments.runtimes import Runtime, find_npm, require_runtime
+from cloche.environments.yarn_tools import YARN_PACKAGE, describe_yarn, yarn_entries, yarn_folder
 from cloche.errors import UnavailableError
 from cloche.linux.facts import Fact, Verdict
 from cloche.linux.libraries import find_libraries_of
@@ -27,10 +29,12 @@ from cloche.linux.locks import hold_lock
 from cloche.model.package import Package
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from cloche.environments.python_tools import PythonTools
     from cloche.linux.facts import Probe
     from cloche.model.plan import Environment
+    from cloche.model.wheel import Wheel
     from cloche.settings import Settings
 
 PNPM_VERSION = "12.21.0"
@@ -52,6 +56,8 @@ NPM_PACKAGE = Package(
     "11.21.2",
     "sha512-7HPApk+AflMUavSseL1Pm6CnYqMIHk53x+KmuhqmTDqPkjPMgxIpTPcTqsE91EKNw4gFBJV9fnXiSdGm1DXq9A==",
 )
+_PNPM_IN_BOX = "/usr/lib/pnpm/pnpm"
+PNPM_STARTER = Path(__file__).parents[1] / "guest/pnpm.sh"
 _NPM_IN_BOX = "/usr/lib/node_modules/npm"
 _NPM_PROGRAMS = {"npm": "npm-cli.js", "npx": "npx-cli.js"}
 _NEW = ".new-"
@@ -65,6 +71,12 @@ _TOOLS = (
     " wc which whoami xargs xz yes"
 ).split()
 _NEEDED_TOOLS = ("bash", "sh")
+# What prebuilt native addons and wheels take for granted beside the C library.
+# Source: PEP 599, the libraries that a manylinux2014 wheel may link, less those of X11 and GLib.
+_COMMON_LIBRARIES = (
+    "libdl.so.2 libgcc_s.so.1 libm.so.6 libnsl.so.1 libpthread.so.0 libresolv.so.2 librt.so.1"
+    " libstdc++.so.6 libutil.so.1"
+).split()
 _TOOL_FOLDERS = "/usr/bin:/bin"
 
 
@@ -77,6 +89,8 @@ class Toolchain:
         pnpm_version, pnpm_integrity: Which package manager.
         pnpm_path: Its binary on the host.
         npm_folder: npm, as its package has it, on the host.
+        python: What projects in Python need beside these; None for others.
+        yarn_folder: Yarn, as its package has it, on the host; None where it is not needed.
     """
 
     node: Runtime
@@ -84,6 +98,8 @@ class Toolchain:
     pnpm_integrity: str
     pnpm_path: Path
     npm_folder: Path
+    python: PythonTools | None = None
+    yarn_folder: Path | None = None
 
     def describe(self) -> dict[str, str]:
         """For keys and records: names and versions, no path."""
@@ -94,17 +110,25 @@ class Toolchain:
             "npm": NPM_PACKAGE.version,
             "npm_integrity": NPM_PACKAGE.integrity,
             "machine": platform.machine(),
+            **({} if self.python is None else self.python.describe()),
+            **({} if self.yarn_folder is None else describe_yarn()),
         }
 
 
 async def find_toolchain(
-    cache_folder: Path, fetch: Callable[[Package], Awaitable[Path]]
+    cache_folder: Path,
+    fetch: Callable[[Package], Awaitable[Path]],
+    fetch_wheel: Callable[[Wheel], Awaitable[Path]] | None = None,
+    *,
+    with_yarn: bool = False,
 ) -> Toolchain:
     """Finds the toolchain; fetches what is not there yet.
 
     Args:
         cache_folder: Cloche's own, where pnpm is kept.
         fetch: Gives a package's verified tarball.
+        fetch_wheel: Gives a verified wheel; None where the project is none in Python.
+        with_yarn: The project is one of Yarn's.
 
     Raises:
         UnavailableError: a part cannot be had here.
@@ -122,7 +146,11 @@ async def find_toolchain(
     path, folder = pnpm_path(cache_folder), npm_folder(cache_folder)
     await _provide(pnpm, path, fetch, _unpack)
     await _provide(NPM_PACKAGE, folder, fetch, _unpack_folder)
-    return Toolchain(node, PNPM_VERSION, integrity, path, folder)
+    python = None if fetch_wheel is None else await find_python_tools(cache_folder, fetch_wheel)
+    yarn = yarn_folder(cache_folder) if with_yarn else None
+    if yarn is not None:
+        await _provide(YARN_PACKAGE, yarn, fetch, _unpack_folder)
+    return Toolchain(node, PNPM_VERSION, integrity, path, folder, python, yarn)
 
 
 async def _provide(
@@ -197,7 +225,7 @@ def job_environment(toolchain: Toolchain) -> Environment:
     Raises:
         UnavailableError: the host has no shell, or a library is missing.
     """
-    node, pnpm = toolchain.node.host_path, toolchain.pnpm_path
+    node, pnpm, python = toolchain.node.host_path, toolchain.pnpm_path, toolchain.python
     tools = {name: found for name in _TOOLS if (found := shutil.which(name, path=_TOOL_FOLDERS))}
     for name in _NEEDED_TOOLS:
         if name not in tools:
@@ -210,6 +238,9 @@ def job_environment(toolchain: Toolchain) -> Environment:
     try:
         programs = [path for path in paths.values() if not _is_script(path)]
         libraries = find_libraries_of([node, pnpm, *programs])
+        libraries.paths.update(_find_common_libraries(libraries.paths))
+        if python is not None:
+            libraries.paths.update(python.find_libraries())
     except (OSError, ValueError) as error:
         raise UnavailableError(
             f"the libraries of the toolchain could not be found: {error}",
@@ -221,15 +252,28 @@ def job_environment(toolchain: Toolchain) -> Environment:
         [
             *library_entries(libraries),
             ("bind", "/usr/bin/node", str(node)),
-            ("bind", "/usr/bin/pnpm", str(pnpm)),
+            ("directory", str(Path(_PNPM_IN_BOX).parent), ""),
+            ("bind", _PNPM_IN_BOX, str(pnpm)),
+            ("copy", "/usr/bin/pnpm", str(PNPM_STARTER)),
             ("bind", _NPM_IN_BOX, str(toolchain.npm_folder)),
             *[
                 ("link", f"/usr/bin/{name}", f"{_NPM_IN_BOX}/bin/{program}")
                 for name, program in _NPM_PROGRAMS.items()
             ],
             *[("copy", f"/usr/bin/{name}", str(path)) for name, path in paths.items()],
+            *(() if python is None else python.entries()),
+            *(() if toolchain.yarn_folder is None else yarn_entries(toolchain.yarn_folder)),
         ],
     )
+
+
+def _find_common_libraries(paths: Mapping[str, str]) -> dict[str, str]:
+    """Those of the common ones that are not among `paths`, from the folder of the C library."""
+    libc = paths.get("libc.so.6")
+    if libc is None:
+        return {}
+    places = {name: Path(libc).with_name(name) for name in _COMMON_LIBRARIES if name not in paths}
+    return {name: str(place) for name, place in places.items() if place.is_file()}
 
 
 def _is_script(path: Path) -> bool:
@@ -243,6 +287,7 @@ def toolchain_probes(settings: Settings) -> dict[str, Probe]:
         "npm-registry": partial(_probe_registry, settings),
         "toolchain-pnpm": partial(_probe_pnpm, settings.cache_folder),
         "job-tools": _probe_tools,
+        **python_probes(settings),
     }
 
 

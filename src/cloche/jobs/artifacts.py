@@ -201,7 +201,7 @@ def verify_artifacts(out: Path) -> tuple[int, list[str]]:
             str(each["path"]): (int(each["size_bytes"]), str(each["sha256"]))
             for each in manifest["artifacts"]
         }
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InvalidRequestError(
             f"{out / 'manifest.json'} is no manifest of a job ({error}); name the folder that was"
             " given as --out",
@@ -210,6 +210,9 @@ def verify_artifacts(out: Path) -> tuple[int, list[str]]:
     faults: list[str] = []
     folder = out / "artifacts"
     for path, (size_bytes, sha256) in named.items():
+        if path.startswith("/") or ".." in path.split("/"):
+            faults.append(f"{path}: leads out of the artifacts' folder")
+            continue
         try:
             status = (folder / path).lstat()
             is_file = stat.S_ISREG(status.st_mode)
@@ -218,6 +221,8 @@ def verify_artifacts(out: Path) -> tuple[int, list[str]]:
             faults.append(f"{path}: is not what was delivered")
         except FileNotFoundError:
             faults.append(f"{path}: is missing")
+        except ValueError:  # a NUL, a lone surrogate
+            faults.append(f"{path}: is no name of a file")
         except OSError as error:
             faults.append(f"{path}: cannot be read ({error.strerror})")
     for parent, folders, files in os.walk(folder):
@@ -225,7 +230,7 @@ def verify_artifacts(out: Path) -> tuple[int, list[str]]:
             path = str(Path(parent, name).relative_to(folder))
             if path not in named:
                 faults.append(f"{path}: was not delivered by the job")
-    return len(named), faults
+    return len(named), [each.encode("utf-8", "backslashreplace").decode() for each in faults]
 
 
 def _hash(path: Path) -> str:

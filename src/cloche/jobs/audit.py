@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from cloche.egress.signatures import Signatures
+    from cloche.environments.layers import Layer
     from cloche.jobs.project.bundle import Bundle
     from cloche.model.job import Denial, JobSpec, Reason, Step, StepResult, Verdict
     from cloche.model.plan import Isolation
@@ -36,6 +38,7 @@ class AuditRecord:
             "trust_domain": spec.trust_domain,
             "limits": asdict(spec.limits),
             "allow": list(spec.egress.allow),
+            "build_scripts": list(spec.build_scripts),
         }
 
     def state_inputs(
@@ -86,15 +89,31 @@ class AuditRecord:
         self.document["toolchain"] = dict(toolchain)
 
     def state_layer(
-        self, key: str, sha256: str, *, cached: bool, packages_count: int, fetched_bytes: int
+        self,
+        key: str,
+        sha256: str,
+        *,
+        cached: bool,
+        packages_count: int,
+        fetched_bytes: int,
+        signatures: Signatures | None,
     ) -> None:
-        """Which dependency layer the steps stand on, and what was fetched for it."""
+        """Which dependency layer the steps stand on, and what was fetched and checked for it."""
         self.document["layer"] = {
             "key": key,
             "sha256": sha256,
             "cached": cached,
             "packages_count": packages_count,
             "fetched_bytes": fetched_bytes,
+            "signatures": None if signatures is None else asdict(signatures),
+        }
+
+    def state_builds(self, layer: Layer, folders: Sequence[str]) -> None:
+        """What the layer is after the build scripts of the packages in these folders."""
+        self.document["layer"]["build_scripts"] = {
+            "key": layer.key,
+            "sha256": layer.sha256,
+            "folders": list(folders),
         }
 
     def end(

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloche import telemetry
 from cloche.backends.namespaces import NamespacesBackend
+from cloche.egress.pypi import Index
 from cloche.egress.registry import Registry
 from cloche.environments.runtimes import find_npm
+from cloche.jobs.installers.base import ADDRESS
+from cloche.jobs.named_packages import ORIGIN as NAMED
+from cloche.jobs.named_packages import NamedPackages
 from cloche.jobs.pipeline import JobHost, JobRun
 from cloche.linux.probe import probe_host
 from cloche.model.abort import AbortController
@@ -81,13 +85,16 @@ async def _run_job(
     store = await asyncio.to_thread(PackageStore, settings.cache_folder / "packages")
     backend = NamespacesBackend()
     try:
-        async with Registry(settings.npm, store, npm_command=find_npm()) as registry:
+        async with (
+            Registry(settings.npm, store, npm_command=find_npm()) as registry,
+            Index(settings.pip, store, mirror=ADDRESS) as index,
+        ):
             host = JobHost(
                 backend,
                 probe_host(),
                 settings.cache_folder,
                 registry,
-                {"npm": registry},
+                {"npm": registry, NAMED: NamedPackages(registry), "pypi": index},
                 settings.cache_limit_bytes,
             )
             run_id = secrets.token_hex(8)

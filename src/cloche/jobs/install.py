@@ -12,18 +12,21 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloche.admission import admit_step
 from cloche.backends.base import Sinks
 from cloche.egress.mirror import Mirror
+from cloche.egress.registry import PackageError, Registry
+from cloche.egress.signatures import Signatures, check_signatures
 from cloche.environments.layers import LayerStore
+from cloche.jobs.build_scripts import BuildScripts
 from cloche.jobs.installers.base import PORT
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import STEP_ENVIRONMENT, Site
 from cloche.jobs.verdict import judge
 from cloche.linux.gathering import TreeCopy, TreeRefusedError
-from cloche.model.events import StepEvent
+from cloche.model.events import StateEvent, StepEvent
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.outcome import Cause
 from cloche.model.plan import Command
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from cloche.environments.toolchain import Toolchain
     from cloche.jobs.installers.base import Installation, Source
     from cloche.model.events import Event
+    from cloche.model.package import Package
 
 NAME = "install"
 _MIB = 1024 * 1024
@@ -89,6 +93,8 @@ class Installer:
         self._clock = clock
         self.layer: Layer | None = None
         self.fetched = Fetched()
+        self.signatures: Signatures | None = None  # known when a layer was made
+        self.built_folders: tuple[str, ...] = ()
         self.denials: list[tuple[str, str]] = []
 
     def close(self) -> None:
@@ -113,6 +119,31 @@ class Installer:
                 if result is None:
                     result = await self._make(key, installation, timeout_ms)
         return replace(result, duration_ms=round((time.monotonic() - started_at) * 1000, 3))
+
+    async def build(self, installation: Installation, *, timeout_ms: int) -> StepResult:
+        """Runs the build scripts that the job allows; `layer` then has what they made.
+
+        Requires: `run` passed.
+
+        Raises:
+            JobRefusedError, UnavailableError, InternalError, OSError: as `BuildScripts.run`.
+        """
+        assert self.layer is not None
+        for name in sorted(set(self._site.spec.build_scripts) - installation.names):
+            message = f"build_scripts: {name} is not in {installation.lockfile}"
+            self._tell(StateEvent(self._clock(), "note", message=message))
+        builds = BuildScripts(self._site, self._layers)
+        try:
+            result = await builds.run(installation, self.layer, timeout_ms=timeout_ms)
+        finally:
+            if builds.layer is not None:
+                self.layer.close()
+                self.layer = builds.layer
+        if result.status is StepStatus.PASSED:
+            self.built_folders = tuple(builds.folders)
+            if builds.layer is not None and not result.cached:
+                await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
+        return result
 
     def _key(self, installation: Installation, scope: str) -> str:
         """Of all that is mounted into the box that makes the layer."""
@@ -164,19 +195,42 @@ class Installer:
             listen_ports=(PORT,),
         )
         mirror.prefetch()
+        checking = asyncio.create_task(self._check_signatures(installation))
         try:
             box = await self._site.backend.create(plan)
             try:
                 await mirror.start(await box.listen(PORT))
                 result = await self._install(box, mirror, installation, timeout_ms)
                 if result.status is StepStatus.PASSED:
+                    result = await self._judge_signatures(result, checking)
+                if result.status is StepStatus.PASSED:
                     await self._keep(key, box, installation)
             finally:
                 await box.destroy()
         finally:
+            checking.cancel()
+            await asyncio.gather(checking, return_exceptions=True)
             await mirror.close()
             self.denials += mirror.denials
             self.fetched = Fetched(mirror.progress.done_count, mirror.progress.done_bytes)
+        return result
+
+    async def _check_signatures(self, installation: Installation) -> Signatures | None:
+        """Of what this platform installs; None where they are not npm's."""
+        source = self._sources[installation.origin]
+        if not isinstance(source, Registry):
+            return None
+        packages = {each for each in installation.items.values() if each.wanted}
+        return await check_signatures(source, cast("set[Package]", packages), self._clock)
+
+    async def _judge_signatures(
+        self, result: StepResult, checking: asyncio.Task[Signatures | None]
+    ) -> StepResult:
+        try:
+            self.signatures = await checking
+        except PackageError as error:
+            reason = Reason(error.code, str(error))
+            return replace(result, status=StepStatus.FAILED, reason=reason)
         return result
 
     def _on_progress(self, progress: Progress) -> None:

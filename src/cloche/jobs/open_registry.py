@@ -44,6 +44,16 @@ class Tarball:
     version: str
     wanted: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """It is a package."""
+        return True
+
+    @property
+    def media_type(self) -> str:
+        """As it is served."""
+        return "application/octet-stream"
+
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 

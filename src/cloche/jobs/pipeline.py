@@ -13,11 +13,12 @@ from cloche import telemetry
 from cloche.egress.transparent import open_egress
 from cloche.environments.toolchain import find_toolchain, job_environment
 from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
-from cloche.jobs import install, resolve
+from cloche.jobs import build_scripts, install, resolve
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord
 from cloche.jobs.delivery import Delivery
 from cloche.jobs.egress import EgressAccount
+from cloche.jobs.installers import yarn
 from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.log import JobLog
 from cloche.jobs.project.lockfile import LOCKFILE
@@ -67,7 +68,7 @@ class JobHost:
         facts: What can be enforced here.
         cache_folder: Packages, layers and tools; Cloche's own.
         registry: npm's.
-        sources: By origin (`npm`), where packages come from.
+        sources: By origin (`npm`, `npm-named`, `pypi`), where packages come from.
         cache_limit_bytes: Of layers that nobody uses.
         clock: Seconds since the epoch.
         open_egress: Serves the network of a box.
@@ -146,12 +147,14 @@ class JobRun:
             project = await asyncio.to_thread(read_project, self._spec)
         except JobRefusedError as refusal:
             project = refusal
-        await asyncio.to_thread(self._open_records, project)
-        self._work = asyncio.ensure_future(self._run_project(project))
-        await self._wait(self._work, signals)
-        self._take_outcome(self._work)
-        result = await asyncio.to_thread(self._finish)
-        self._delivery.close()
+        try:
+            await asyncio.to_thread(self._open_records, project)
+            self._work = asyncio.ensure_future(self._run_project(project))
+            await self._wait(self._work, signals)
+            self._take_outcome(self._work)
+            result = await asyncio.to_thread(self._finish)
+        finally:
+            self._delivery.close()
         self._tell(StateEvent(self._host.clock(), "ended", verdict=result.verdict))
         if self._callback_error is not None:
             raise self._callback_error
@@ -178,6 +181,7 @@ class JobRun:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._log.close()
+            self._delivery.close()
             raise UnavailableError(
                 f"the record of the run could not be written: {error}",
                 fact="output",
@@ -241,13 +245,21 @@ class JobRun:
         first = [] if installation is None else [install.NAME]
         if project.resolution is not None:
             first = [resolve.NAME, install.NAME]
+        if first and self._spec.build_scripts:
+            first.append(build_scripts.NAME)
         self._names = (*first, *(step.name for step in project.steps.steps))
         self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
         for path, why in bundle.left_out.items():
             self._note(f"left out: {path} ({why})")
         for line in installation.ignored if installation is not None else ():
             self._note(line)
-        toolchain = await find_toolchain(self._host.cache_folder, self._host.sources["npm"].fetch)
+        is_python = installation is not None and installation.origin == "pypi"
+        toolchain = await find_toolchain(
+            self._host.cache_folder,
+            self._host.sources["npm"].fetch,
+            self._host.sources["pypi"].fetch if is_python else None,
+            with_yarn=installation is not None and installation.tool == yarn.TOOL,
+        )
         self._audit.state_toolchain(toolchain.describe())
         await asyncio.to_thread(self._audit.write)  # the last word before anything starts
         environment = await asyncio.to_thread(job_environment, toolchain)
@@ -274,6 +286,9 @@ class JobRun:
             installation = read_installation(files)
             self._collector.add(LOCKFILE, lockfile)
         tree = Tree(files, bundle.executables)
+        if installation is not None:
+            tree.env = installation.step_env
+            tree.add(installation.step_files, frozenset())
         installer = install.Installer(
             site,
             toolchain,
@@ -338,8 +353,16 @@ class JobRun:
                 cached=result.cached,
                 packages_count=installer.fetched.packages_count,
                 fetched_bytes=installer.fetched.size_bytes,
+                signatures=installer.signatures,
             )
         self._end(result)
+        if result.status is StepStatus.PASSED and self._spec.build_scripts:
+            self._begin(build_scripts.NAME)
+            result = await installer.build(installation, timeout_ms=self._left_ms())
+            assert installer.layer is not None, "it is there after the install at the latest"
+            tree.layers = (str(installer.layer.tree),)
+            self._audit.state_builds(installer.layer, installer.built_folders)
+            self._end(result)
         return result.status is StepStatus.PASSED
 
     def _left_ms(self) -> int:

@@ -7,6 +7,7 @@ ends the job.
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 from cloche.errors import InvalidRequestError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _MARK: Final = ".running"
 _ABORT: Final = ".abort"
+_TRY_S: Final = 0.001
 
 
 class RunningMark:
@@ -25,7 +27,10 @@ class RunningMark:
     def __init__(self, out: Path) -> None:
         """Raises OSError: it cannot be made."""
         self._out = out
-        self._held = try_lock(out / _MARK)
+        self._held: int | None = None
+        while (held := try_lock(out / _MARK)) is None:
+            time.sleep(_TRY_S)  # somebody looks just now whether a job runs
+        self._held = held
 
     def is_abort_asked(self) -> bool:
         """Whether somebody wants the job to end."""
@@ -64,3 +69,5 @@ def ask_abort(out: Path) -> None:
     if not is_running(out):
         raise InvalidRequestError(f"no job runs in {out}; name its --out", retry_safe=True)
     (out / _ABORT).touch()
+    if not is_running(out):  # it has ended just now, and does not remove it any more
+        (out / _ABORT).unlink(missing_ok=True)

@@ -6,7 +6,6 @@ end of the box's processes, so nothing has to stop them.
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -44,11 +43,14 @@ def with_services(services: Sequence[Service], argv: Sequence[str]) -> tuple[str
         services: In the order of their starts; checked.
         argv: The command of the step; its first word is a program's path.
     """
-    lines = [_SERVE]
+    lines, arguments = [_SERVE], list[str]()
     for service in services:
         command = service.argv or ("bash", "-eo", "pipefail", "-c", service.shell or "")
         variables = [f"{name}={text}" for name, text in service.env.items()]
-        words = [service.name, str(service.port), str(service.ready_timeout_ms)]
-        lines.append(f"serve {shlex.join([*words, 'env', *variables, *command])}")
-    lines.append(f"exec {shlex.join(argv)}")
-    return ("/usr/bin/bash", "-c", "\n".join(lines))
+        words = ("env", *variables, *command)
+        # Nothing of a command is ever text of the script: all of it are arguments, taken in turn.
+        told = f"{service.name} {service.port} {service.ready_timeout_ms}"
+        lines.append(f'serve {told} "${{@:1:{len(words)}}}"; shift {len(words)}')
+        arguments += words
+    lines.append('exec "$@"')
+    return ("/usr/bin/bash", "-c", "\n".join(lines), "bash", *arguments, *argv)

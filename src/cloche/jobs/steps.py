@@ -64,13 +64,17 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _BIN = "/usr/bin"
 # The project has no say in how its scripts are run (its pnpm-workspace.yaml is overridden by
 # RUN_ENVIRONMENT, being part of what a workspace is).
-_SETTINGS_OF_PNPM = (".npmrc", ".pnpmfile.cjs", ".pnpmfile.mjs")
+_SETTINGS_OF_MANAGERS = (
+    *(".npmrc", ".pnpmfile.cjs", ".pnpmfile.mjs"),
+    *(".yarnrc.yml", ".env.yarn", ".pnp.cjs", ".pnp.loader.mjs"),  # programs, or what starts one
+)
 _MIB = 1024 * 1024
 _PAGE_BYTES = 4096
 # The folders that the box itself makes in its scratch.
 _OWN_INODES_COUNT = 10
 _FULL_BYTES = 64 * 1024
 _REPORTS_LIMIT_COUNT = 1_000
+_SKIPPED_SHOWN_COUNT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +108,19 @@ class Tree:
     Attributes:
         files, executables: The inputs, with what earlier steps kept above them.
         layers: The dependency layers below.
+        env: What steps are told of these.
     """
 
     def __init__(self, files: Mapping[str, bytes], executables: frozenset[str]) -> None:
-        """The inputs of a job. What pnpm would read as settings of its own is not among them."""
+        """The inputs of a job. What package managers would read as settings is not among them."""
         self.files = {
             path: content
             for path, content in files.items()
-            if path.rpartition("/")[2] not in _SETTINGS_OF_PNPM
+            if path.rpartition("/")[2] not in _SETTINGS_OF_MANAGERS
         }
         self.executables = executables
         self.layers: tuple[str, ...] = ()
+        self.env: Mapping[str, str] = _NOTHING
 
     def add(self, files: Mapping[str, bytes], executables: frozenset[str]) -> None:
         """Lays files above what is there: they replace files and folders of their names."""
@@ -192,7 +198,7 @@ async def run_step(
         async with _serving(site, step, box, rules) as variables:
             watch = _IdleWatch(box, step.idle_timeout_ms)
             sinks = Sinks(watch.heard(log.stdout), watch.heard(log.stderr), _drop)
-            command = command_of(step, variables)
+            command = command_of(step, {**tree.env, **variables})
             try:
                 outcome = await box.exec(command, stdin=b"", control=b"", sinks=sinks)
             finally:
@@ -201,7 +207,7 @@ async def run_step(
         duration_ms = round((time.monotonic() - started_at) * 1000, 3)
         counts = None
         if step.is_test:
-            counts = combine(reader.counts(), await _read_reports(step, box, tree))
+            counts = combine(reader.counts(), await _read_reports(site, step, box, tree))
         status, reason = judge(
             step,
             outcome,
@@ -256,17 +262,21 @@ async def _serving(
         yield variables
 
 
-async def _read_reports(step: Step, box: Box, tree: Tree) -> TestCounts | None:
+async def _read_reports(site: Site, step: Step, box: Box, tree: Tree) -> TestCounts | None:
     """The counts in the reports that the step wrote; one that was there before is none of its."""
     if not step.reports:
         return None
     found = await box.collect(
         step.reports, limit_bytes=REPORT_BYTES_LIMIT, limit_count=_REPORTS_LIMIT_COUNT
     )
+    for path, why in list(found.skipped.items())[:_SKIPPED_SHOWN_COUNT]:
+        site.log.add(step.name, "cloche", f"report not read: {path}: {why}")
+    if more_count := max(0, len(found.skipped) - _SKIPPED_SHOWN_COUNT):
+        site.log.add(step.name, "cloche", f"reports not read: {more_count} more")
     counts: TestCounts | None = None
     for path, data in found.files.items():
         if tree.files.get(path) != data:
-            written = read_junit(data)
+            written = await asyncio.to_thread(read_junit, data)  # seconds, where it is very large
             counts = written if counts is None else add(counts, written)
     return counts
 

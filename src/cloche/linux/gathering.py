@@ -184,12 +184,17 @@ def gather(
 
 @dataclass(slots=True)
 class TreeCopy:
-    """What `copy_tree` has copied, and may copy."""
+    """What `copy_tree` has copied, and may copy.
+
+    Attributes:
+        left_out: Paths, from the root, that are not copied, nor is what lies below them.
+    """
 
     limit_bytes: int
     limit_count: int
     size_bytes: int = 0
     entries_count: int = 0
+    left_out: frozenset[str] = frozenset()
     # Set from another thread: nobody wants the copy any more.
     stopped: bool = False
 
@@ -219,7 +224,11 @@ def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy) -> None:
     if prefix.count("/") > _DEPTH_LIMIT:
         raise TreeRefusedError(f"{printable(prefix)} is deeper than {_DEPTH_LIMIT} folders")
     with os.scandir(source) as entries:
-        listed = [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
+        listed = [
+            (each.name, each.is_dir(follow_symlinks=False))
+            for each in entries
+            if prefix + each.name not in counts.left_out
+        ]
     counts.entries_count += len(listed)
     if counts.stopped:
         raise TreeRefusedError("nobody waits for it any more")
@@ -269,6 +278,21 @@ def copy_folder(source: int, target: int, path: str, counts: TreeCopy) -> None:
             os.close(into)
     finally:
         os.close(below)
+
+
+def copy_around(source: int, target: int, folders: Sequence[str], counts: TreeCopy) -> None:
+    """`copy_tree` of a folder without what lies in some folders below it.
+
+    What lies in a `node_modules` of one of them is copied: those are other packages.
+
+    Args:
+        source, target, counts: As for `copy_tree`.
+        folders: Paths below `source`, added to what `counts` leaves out.
+    """
+    counts.left_out |= frozenset(folders)
+    copy_tree(source, target, "", counts)
+    for folder in folders:
+        copy_folder(source, target, f"{folder}/node_modules", counts)
 
 
 def _descend(folder: int, name: str) -> int:

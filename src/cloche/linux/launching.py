@@ -42,7 +42,9 @@ class PeerGoneError(LauncherError):
 
 
 def _send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    data = json.dumps(message, separators=(",", ":")).encode()
+    # As it is, not escaped: what is not ASCII would take up to three times its bytes.
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    data = text.encode("utf-8", "surrogatepass")
     if len(data) > MESSAGE_LIMIT_BYTES:
         raise LauncherError(f"a request of {len(data)} bytes is over {MESSAGE_LIMIT_BYTES}")
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))

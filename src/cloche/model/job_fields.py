@@ -24,8 +24,9 @@ from cloche.model.job import (
 from cloche.model.package import is_package_name
 from cloche.model.policy import MAX_TIMEOUT_MS, JobLimits
 
-OWN_STEPS: Final = ("resolve", "install")
-"""The names of Cloche's own steps: a lockfile is made, the dependencies are laid out."""
+OWN_STEPS: Final = ("resolve", "install", "build-scripts")
+"""The names of Cloche's own steps: a lockfile is made, the dependencies are laid out, their own
+build scripts run."""
 
 STEPS_LIMIT_COUNT: Final = 64
 GLOBS_LIMIT_COUNT: Final = 256
@@ -266,6 +267,8 @@ def _check_step(where: str, step: Any) -> None:
         for field in ("name", "port"):
             if getattr(service, field) in [getattr(other, field) for other in services[:index]]:
                 raise _refuse(f"{where}.services[{index}].{field}", "is there twice")
+    texts = [text for service in services for text in _texts_of(service)]
+    snippet_fields.CHECKS["args"](f"{where}.services", texts)  # one command holds them all
     _check_variables(f"{where}.env", step.env)
     _check_globs(f"{where}.keeps", step.keeps)
     _check_globs(f"{where}.reports", step.reports)
@@ -289,6 +292,11 @@ def _check_command(where: str, argv: Any, shell: Any) -> None:
         if not shell.strip():
             raise _refuse(f"{where}.shell", "is empty")
         snippet_fields.CHECKS["args"](f"{where}.shell", (shell,))
+
+
+def _texts_of(service: Service) -> list[str]:
+    variables = [f"{name}={text}" for name, text in service.env.items()]
+    return [*(service.argv or ()), service.shell or "", *variables]
 
 
 def _check_service(where: str, service: Any) -> None:

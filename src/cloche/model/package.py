@@ -36,6 +36,26 @@ class Package:
     wanted: bool = True
 
     @property
+    def is_counted(self) -> bool:
+        """It is a package."""
+        return True
+
+    @property
+    def media_type(self) -> str:
+        """Of its tarball, as it is served."""
+        return "application/octet-stream"
+
+    @property
+    def digest(self) -> tuple[str, bytes]:
+        """The hash of its tarball, and by which algorithm."""
+        return "sha512", self.sha512
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What no other package of its registry shares."""
+        return self.name, self.version, self.integrity
+
+    @property
     def sha512(self) -> bytes:
         """The tarball's hash."""
         return base64.b64decode(self.integrity.removeprefix(_SRI_PREFIX), validate=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloche.errors import UnavailableError
 from cloche.settings.address import Address
 from cloche.settings.npm import NpmSettings, read_npm
+from cloche.settings.pip import PipSettings, read_pip
 from cloche.settings.telemetry import read_telemetry
 from cloche.settings.trust import find_certificates
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "NpmSettings",
+    "PipSettings",
     "Settings",
     "find_cache_folder",
     "find_certificates",
@@ -37,11 +39,13 @@ class Settings:
     Attributes:
         cache_folder: Where what can be made again is kept.
         npm: How to reach the registries of npm.
+        pip: How to reach the indexes of pip.
         cache_limit_bytes: Of layers, and of packages: what was used longest ago goes first.
     """
 
     cache_folder: Path
     npm: NpmSettings
+    pip: PipSettings = field(default_factory=PipSettings)
     cache_limit_bytes: int = CACHE_LIMIT_BYTES
 
 
@@ -63,6 +67,7 @@ def read_settings(
     return Settings(
         _find_cache_folder(environment, home),
         read_npm(environment, home),
+        read_pip(environment, home),
         _read_cache_limit(environment),
     )
 

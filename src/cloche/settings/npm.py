@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from cloche.errors import UnavailableError
+from cloche.settings.access import Access
 from cloche.settings.address import Address
 from cloche.settings.npmrc import Entries, expand_variables, read_npmrc
 
@@ -32,7 +33,7 @@ _NOTHING: Final = ("", "null", "undefined", "true", "false")
 
 
 @dataclass(frozen=True, slots=True)
-class NpmSettings:
+class NpmSettings(Access):
     """How npm on this host reaches its registries.
 
     The path of a registry's address ends with a slash.
@@ -40,42 +41,19 @@ class NpmSettings:
     Attributes:
         registry: Where packages come from. None: npm's settings name none.
         scopes: The same by scope (`@scope`), for scopes that have a registry of their own.
-        credentials: Authorization header by `//host[:port]/path/`.
-        ca_files: PEM files of authorities to trust beside the system's.
-        ca_texts: The same, as text.
-        verify_tls: False only where `strict-ssl` was turned off.
-        proxies: The proxy by the scheme of what is asked for.
-        no_proxy: Domains that are reached directly, with what is below them.
     """
+
+    tool = "npm"
+    fact = "npm-registry"
+    trust_command = "npm config set cafile FILE"
 
     registry: Address | None = None
     scopes: Mapping[str, Address] = field(default_factory=dict)
-    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ca_files: tuple[Path, ...] = ()
-    ca_texts: tuple[str, ...] = ()
-    verify_tls: bool = True
-    proxies: Mapping[str, Address] = field(default_factory=dict)
-    no_proxy: tuple[str, ...] = ()
 
     def registry_of(self, name: str) -> Address | None:
         """The registry that has the package `name`; None: npm's default."""
         scope, slash, _ = name.partition("/")
         return self.scopes.get(scope.lower(), self.registry) if slash else self.registry
-
-    def authorization_for(self, address: Address) -> str | None:
-        """The header for exactly this address: of the longest path that it lies below."""
-        place = f"//{address.netloc}{address.path}"
-        found = [key for key in self.credentials if place.startswith(key)]
-        return self.credentials[max(found, key=len)] if found else None
-
-    def proxy_for(self, address: Address) -> Address | None:
-        """The proxy to ask for this address."""
-        labels = address.host.split(".")
-        for domain in self.no_proxy:
-            tail = [label for label in domain.lower().split(".") if label]
-            if tail and labels[-len(tail) :] == tail:
-                return None
-        return self.proxies.get(address.scheme)
 
 
 def read_npm(environment: Mapping[str, str], home: Path) -> NpmSettings:

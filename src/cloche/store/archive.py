@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import stat
-import tarfile
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -17,28 +17,27 @@ from typing import TYPE_CHECKING, Final
 
 import zstandard
 
+from cloche.store.tar import BLOCK_BYTES, read_tar
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_BLOCK_BYTES: Final = tarfile.BLOCKSIZE
 _CHUNK_BYTES: Final = 1024 * 1024
 _WINDOW_LIMIT_BYTES: Final = 128 * 1024 * 1024
 # Of a tar, beside contents: a header and padding, twice where a name is long.
-_HEADERS_BYTES: Final = 4 * _BLOCK_BYTES
+_HEADERS_BYTES: Final = 4 * BLOCK_BYTES
+# An archive may be packed in several parts, one behind the other; an empty one takes time, too.
+_PARTS_LIMIT_COUNT: Final = 50_000
 _UNIX: Final = 3
-_KINDS: Final = {
-    tarfile.DIRTYPE: stat.S_IFDIR,
-    tarfile.SYMTYPE: stat.S_IFLNK,
-    tarfile.LNKTYPE: stat.S_IFLNK,
-    tarfile.FIFOTYPE: stat.S_IFIFO,
-    tarfile.CHRTYPE: stat.S_IFCHR,
-    tarfile.BLKTYPE: stat.S_IFBLK,
-}
+# What `zipfile` unpacks piece by piece; by the other methods, a piece can be as large as it likes.
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _GZIP, _ZSTD, _ZIP, _EMPTY_ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06"
+_DEFLATED, _ZIP_ENTRY = _GZIP + b"\x08", b"PK\x01\x02"
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _DAMAGED = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError),
-    *(EOFError, OSError, ValueError, OverflowError, RecursionError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, zstandard.ZstdError),
+    *(EOFError, OSError, ValueError, OverflowError, NotImplementedError),
+    *(IndexError, struct.error),  # from zipfile, of fields that are too short
 )
 
 
@@ -82,11 +81,12 @@ def read_archive(data: bytes, *, entries_count: int, content_bytes: int) -> Iter
     """
     count, left_bytes = 0, content_bytes
     try:
-        for member in _read(data, content_bytes + _HEADERS_BYTES * (entries_count + 1)):
+        limit_bytes = content_bytes + _HEADERS_BYTES * (entries_count + 1)
+        for member in _read(data, entries_count, limit_bytes):
             count += 1
             left_bytes -= len(member.content)
             if count > entries_count:
-                raise ArchiveError(f"has more than {entries_count} entries")
+                raise _too_many(entries_count)
             if left_bytes < 0:
                 raise _too_large(content_bytes)
             yield member
@@ -98,9 +98,19 @@ def _too_large(limit_bytes: int) -> ArchiveError:
     return ArchiveError(f"unpacks to more than {limit_bytes // (1024 * 1024)} MiB")
 
 
-def _read(data: bytes, limit_bytes: int) -> Iterator[Member]:
+def _too_many(limit_count: int) -> ArchiveError:
+    return ArchiveError(f"has more than {limit_count} entries")
+
+
+def _read(data: bytes, entries_count: int, limit_bytes: int) -> Iterator[Member]:
     if data.startswith((_ZIP, _EMPTY_ZIP)):
+        if data.count(_ZIP_ENTRY) > entries_count:  # zipfile makes an object of each, first of all
+            raise _too_many(entries_count)
         return _read_zip(data, limit_bytes)
+    if data.startswith((_GZIP, _ZSTD)):
+        mark = _DEFLATED if data.startswith(_GZIP) else _ZSTD
+        if data.count(mark) > _PARTS_LIMIT_COUNT:
+            raise ArchiveError(f"is packed in more than {_PARTS_LIMIT_COUNT} parts")
     if data.startswith(_GZIP):
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
             return _read_tar(_expand(packed.read, limit_bytes))
@@ -123,22 +133,11 @@ def _expand(read: Callable[[int], bytes], limit_bytes: int) -> bytes:
 
 
 def _read_tar(data: bytes) -> Iterator[Member]:
-    if len(data) % _BLOCK_BYTES:
-        raise ArchiveError("is damaged (it ends within a block)")
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-        for info in archive:
-            if info.type in tarfile.REGULAR_TYPES:
-                file = archive.extractfile(info)
-                content = b"" if file is None else file.read()
-                if len(content) != info.size:
-                    raise ArchiveError(f"is damaged ({info.name[:80]!r} ends early)")
-                kind = stat.S_IFREG
-            else:
-                content, kind = b"", _KINDS.get(info.type, stat.S_IFCHR)
-            yield Member(_plain(info.name), kind | stat.S_IMODE(info.mode), content)
-        # At a broken header, or without an end, tarfile stops as it does at the end.
-        if data[archive.offset : archive.offset + _BLOCK_BYTES] != bytes(_BLOCK_BYTES):
-            raise ArchiveError("is damaged (what follows its last entry is no entry and no end)")
+    try:
+        for path, mode, content in read_tar(data):
+            yield Member(_plain(path), mode, content)
+    except ValueError as error:
+        raise ArchiveError(f"is damaged ({error})") from error
 
 
 def _read_zip(data: bytes, limit_bytes: int) -> Iterator[Member]:
@@ -147,14 +146,16 @@ def _read_zip(data: bytes, limit_bytes: int) -> Iterator[Member]:
         for info in archive.infolist():
             if info.flag_bits & 0x1:
                 raise ArchiveError(f"is encrypted ({info.filename[:80]!r})")
+            if info.compress_type not in _METHODS:
+                raise ArchiveError("is packed by another method than deflate")
             left_bytes -= info.file_size  # more than that is not read of it
             if left_bytes < 0:
                 raise _too_large(limit_bytes)
             mode = info.external_attr >> 16 if info.create_system == _UNIX else 0
             if not stat.S_IFMT(mode):
-                mode |= stat.S_IFDIR if info.is_dir() else stat.S_IFREG
+                mode |= stat.S_IFDIR if info.orig_filename.endswith("/") else stat.S_IFREG
             content = _read_zipped(archive, info) if stat.S_ISREG(mode) else b""
-            yield Member(_plain(info.filename), mode, content)
+            yield Member(_plain(info.orig_filename), mode, content)  # `filename` ends at a NUL
 
 
 def _read_zipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

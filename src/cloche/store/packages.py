@@ -1,4 +1,4 @@
-"""Tarballs of packages on disk, each under a key that no other package can have.
+"""Tarballs and wheels of packages on disk, each under a key that no other package can have.
 
 The folder holds one read-only file per package, and `incoming/`, where a file stays until its
 hash is known to be right. Any number of processes may use one folder; each holds a lock on what
@@ -14,15 +14,13 @@ import secrets
 import stat
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cloche.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from cloche.model.package import Package
 
 IN_USE_S: Final = 3600.0
 _KEY_SCHEME: Final = "cloche package 1"
@@ -42,8 +40,20 @@ class DamagedError(Exception):
     """The bytes are not those that the lockfile names."""
 
 
+class Stored(Protocol):
+    """Something that a lockfile names with its hash: `Package` and `Wheel` are such."""
+
+    @property
+    def digest(self) -> tuple[str, bytes]:
+        """The hash of its file, and by which algorithm of `hashlib`."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What nothing else of its registry shares; the hash is part of it."""
+
+
 class PackageStore:
-    """Verified tarballs in one folder; threads may share it.
+    """Verified files in one folder; threads may share it.
 
     Raises:
         UnavailableError: The folder cannot be made, or others could write into it.
@@ -56,7 +66,7 @@ class PackageStore:
             _claim(each)
         self._remove_leftovers()
 
-    def find(self, registry: str, package: Package) -> Path | None:
+    def find(self, registry: str, package: Stored) -> Path | None:
         """The package's file, its hash checked just now; None when it has to be fetched.
 
         A damaged file is removed.
@@ -81,14 +91,15 @@ class PackageStore:
         with open(descriptor, "rb", buffering=0) as reader:
             status = os.fstat(descriptor)
             is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            if is_ours and hashlib.file_digest(reader, "sha512").digest() == package.sha512:
+            algorithm, digest = package.digest
+            if is_ours and hashlib.file_digest(reader, algorithm).digest() == digest:
                 os.utime(descriptor)
                 return path
         path.unlink(missing_ok=True)
         return None
 
     @contextmanager
-    def receive(self, registry: str, package: Package) -> Iterator[Incoming]:
+    def receive(self, registry: str, package: Stored) -> Iterator[Incoming]:
         """A file to write the package into; unless it is kept, nothing of it stays.
 
         Raises:
@@ -97,7 +108,7 @@ class PackageStore:
         path = self._incoming / f"{_PROCESS}-{secrets.token_hex(8)}"
         descriptor = _create_locked(path)
         try:
-            yield Incoming(descriptor, path, self._path(registry, package), package.sha512)
+            yield Incoming(descriptor, path, self._path(registry, package), *package.digest)
         finally:
             path.unlink(missing_ok=True)
             os.close(descriptor)
@@ -131,8 +142,8 @@ class PackageStore:
             with suppress(FileNotFoundError):
                 yield path, path.lstat()
 
-    def _path(self, registry: str, package: Package) -> Path:
-        parts = (_KEY_SCHEME, registry, package.name, package.version, package.integrity)
+    def _path(self, registry: str, package: Stored) -> Path:
+        parts = (_KEY_SCHEME, registry, *package.key)
         framed = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
         return self._folder / f"{hashlib.sha256(framed).hexdigest()}.tgz"
 
@@ -153,12 +164,14 @@ class PackageStore:
 class Incoming:
     """A package on its way into the store; hashed as it is written."""
 
-    def __init__(self, descriptor: int, path: Path, place: Path, sha512: bytes) -> None:
+    def __init__(
+        self, descriptor: int, path: Path, place: Path, algorithm: str, digest: bytes
+    ) -> None:
         self._descriptor = descriptor
         self._path = path
         self._place = place
-        self._sha512 = sha512
-        self._hash = hashlib.sha512()
+        self._digest = digest
+        self._hash = hashlib.new(algorithm)
         self.size_bytes = 0
 
     def write(self, data: bytes | memoryview) -> None:
@@ -175,7 +188,7 @@ class Incoming:
         Raises:
             DamagedError: What was written is something else; it is not kept.
         """
-        if self._hash.digest() != self._sha512:
+        if self._hash.digest() != self._digest:
             raise DamagedError
         os.fchmod(self._descriptor, 0o444)
         self._path.rename(self._place)

@@ -46,6 +46,7 @@ class Installation:
         env: Of the commands, beside what every step has.
         folders: Relative to /workspace: what is installed, and becomes the layer.
         step_env: Of the steps that follow, beside what every step has.
+        step_files: What the steps that follow find in place of the project's own, by path.
         ignored: What of the project has no say, for people.
         reasons: Why it failed, by words in the output that tell so.
     """
@@ -61,5 +62,6 @@ class Installation:
     folders: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     step_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    step_files: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     ignored: tuple[str, ...] = ()
     reasons: Mapping[str, Reason] = field(default_factory=lambda: MappingProxyType({}))

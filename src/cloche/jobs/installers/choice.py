@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloche.jobs.installers import npm, pnpm
+from cloche.jobs.installers import npm, pnpm, requirements, uv, yarn
+from cloche.jobs.project.inputs import MANIFEST
 from cloche.jobs.project.lockfile import LOCKFILE
 
 if TYPE_CHECKING:
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 def read_installation(files: Mapping[str, bytes]) -> Installation | None:
     """What a project wants installed; None where that is nothing.
 
-    Of several lockfiles pnpm's counts.
+    Of several lockfiles pnpm's counts, then npm's, then Yarn's; a project with a package.json is
+    none in Python.
 
     Raises:
         JobRefusedError: it has no lockfile and needs one, or its lockfile is refused.
     """
     if LOCKFILE not in files:
-        installation = npm.read(files)
+        installation = npm.read(files) or yarn.read(files)
         if installation is not None:
             return installation
+    if MANIFEST not in files and LOCKFILE not in files:
+        return uv.read(files) or requirements.read(files)
     return pnpm.read(files)

@@ -36,6 +36,8 @@ _OUTDATED: Final = Reason(
     "package-lock.json does not match package.json (npm's own words are in the log); run"
     " `npm install --package-lock-only` and add the new package-lock.json",
 )
+# It resolves anew what the lockfile's own entries do not come up to.
+_ASKS_FOR_MORE: Final = f"404 Not Found - GET {ADDRESS}/"
 # Beside what every package manager gets of a package.json.
 _FIELDS: Final = ("workspaces", "overrides", "bundleDependencies", "bundledDependencies")
 
@@ -86,7 +88,7 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
         commands=(_COMMAND,),
         folders=tuple(folders),
         ignored=tuple(ignored),
-        reasons=MappingProxyType({"npm error code EUSAGE": _OUTDATED}),
+        reasons=MappingProxyType({"npm error code EUSAGE": _OUTDATED, _ASKS_FOR_MORE: _OUTDATED}),
     )
 
 

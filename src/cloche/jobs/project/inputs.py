@@ -39,6 +39,7 @@ RUN_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
         "pnpm_config_ignore_pnpmfile": "true",
         # Whole: pnpm looks in node_modules/.bin first, where any package may have put a `sh`.
         "pnpm_config_script_shell": "/usr/bin/sh",
+        "npm_config_script_shell": "/usr/bin/sh",  # for the same reason
         "pnpm_config_node_options": "",
         "pnpm_config_shell_emulator": "false",
         "pnpm_config_update_notifier": "false",

@@ -12,7 +12,7 @@ from cloche.jobs.refusal import JobRefusedError
 from cloche.model.job import LockfileRule, ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LOCKFILES: Final = (
     *("pnpm-lock.yaml", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock"),
@@ -24,8 +24,13 @@ EMPTY: Final = Bundle(
 """What a bundle lies over where there is no template."""
 
 
-def lay_over(template: Bundle, change: Bundle | Patch) -> Bundle:
+def lay_over(template: Bundle, change: Bundle | Patch, *, outputs: Sequence[str] = ()) -> Bundle:
     """The files of the template with those of the bundle in their places.
+
+    Args:
+        template: Read with the same `outputs`.
+        change: What is laid over it.
+        outputs: As for `read_bundle`: a diff makes none of them either.
 
     Raises:
         JobRefusedError: A file that is to go is not there, a diff does not fit, or what comes of it
@@ -40,7 +45,7 @@ def lay_over(template: Bundle, change: Bundle | Patch) -> Bundle:
     for path in sorted(gone):
         if path not in template.files:
             raise refusal(path, "is to go, and is no file of the template")
-    survey = Survey(())
+    survey = Survey(outputs)
     merged = {path: data for path, data in template.files.items() if path not in gone} | written
     left_bytes = CONTENT_LIMIT_BYTES
     for path in sorted(merged):

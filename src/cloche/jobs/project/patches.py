@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from cloche.jobs.project.survey import refusal, show_path
+from cloche.jobs.project.survey import fault_of_mode, refusal, show_path
 from cloche.jobs.refusal import JobRefusedError
 from cloche.model.job import ReasonCode
+from cloche.model.snippet_fields import PATH_BYTES_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ _NOWHERE: Final = "/dev/null"
 _MODE_WORDS: Final = ("new file mode ", "new mode ", "deleted file mode ", "old mode ")
 _IGNORED_WORDS: Final = ("similarity index ", "dissimilarity index ", "index ")
 _NO_NEWLINE: Final = b"\\ "
+_PATCH_LIMIT_BYTES: Final = 16 * 1024 * 1024  # each of its lines takes far more than it is long
+_NAME_LIMIT_CHARS: Final = 4 * PATH_BYTES_LIMIT  # `\\303` is one byte
 _SIGNATURE: Final = b"-- "  # before the version at the end of git format-patch
 _ESCAPES: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 
@@ -74,7 +77,8 @@ class Patch:
         for patch in self.files:
             if patch.old is not None and patch.old not in files:
                 raise refusal(patch.old, "is changed by the diff, and is not there")
-            if patch.new in written or (patch.old in gone and not patch.copies):
+            is_used = patch.old in gone or patch.old in written
+            if patch.new in written or (is_used and not patch.copies):
                 raise refusal(str(patch.new or patch.old), "is in the diff twice")
             if patch.new is not None and patch.new != patch.old and patch.new in files:
                 raise refusal(patch.new, "is made by the diff, and is there already")
@@ -110,7 +114,11 @@ def _apply(patch: _FilePatch, content: bytes) -> bytes:
                 at += 1
             if sign != b"-":
                 new.append(line)
-    return b"".join([*new, *old[at:]])
+    new += old[at:]
+    for at, line in enumerate(new[:-1]):
+        if not line.endswith(b"\n"):  # the next one would become part of it
+            raise _misfit(name, at, "the diff says that the file ends there")
+    return b"".join(new)
 
 
 def _split(content: bytes) -> list[bytes]:
@@ -139,6 +147,12 @@ def read_patch(data: bytes) -> Patch:
     Raises:
         JobRefusedError: it is none, or has what is not read here: binary changes, links, modules.
     """
+    if len(data) > _PATCH_LIMIT_BYTES:
+        raise JobRefusedError(
+            ReasonCode.BUNDLE_REFUSED,
+            f"bundle: the diff is over {_PATCH_LIMIT_BYTES // (1024 * 1024)} MiB; give the files"
+            " themselves",
+        )
     reader = _Reader(_split(data))
     try:
         reader.read()
@@ -211,9 +225,7 @@ class _Reader:
         file = self.files[-1]
         word, _, rest = text.partition(" ")
         if text.startswith(_MODE_WORDS):
-            mode = int(text.rpartition(" ")[2], 8)
-            if stat.S_IFMT(mode) != stat.S_IFREG:
-                raise ValueError("a link or a module; only plain files can be changed")
+            mode = _mode(text.rpartition(" ")[2])
             if text.startswith("new file"):
                 file.old = None
             if text.startswith("deleted"):
@@ -273,6 +285,18 @@ def _range(text: str, sign: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
+def _mode(text: str) -> int:
+    """A mode as git writes it."""
+    if not (text.isascii() and text.isdigit() and len(text) == 6):
+        raise ValueError("a mode that is none")
+    mode = int(text, 8)
+    if not stat.S_ISREG(mode):
+        raise ValueError("a link or a module; only plain files can be changed")
+    if fault := fault_of_mode(mode):
+        raise ValueError(f"a file that {fault}")
+    return mode
+
+
 def _git_names(text: str) -> tuple[str | None, str | None]:
     """Both names in `a/x b/x`; those that follow in lines of their own are better."""
     half = len(text) // 2
@@ -292,6 +316,8 @@ def _unquote(text: str) -> str:
     """A name as git writes it: in quotes where it has unusual characters."""
     if not (text.startswith('"') and text.endswith('"') and len(text) > 1):
         return text
+    if len(text) > _NAME_LIMIT_CHARS:
+        raise ValueError("a name that is too long")
     found = bytearray()
     rest = text[1:-1]
     while rest:

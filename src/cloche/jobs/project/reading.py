@@ -61,7 +61,7 @@ def read_project(spec: JobSpec) -> Project:
             raise InvalidRequestError("template: must be files, not a diff", retry_safe=True)
         template = found
     change = read_bundle(spec.bundle, outputs=outputs)
-    bundle = keep_lockfile(spec.lockfile, template, lay_over(template, change))
+    bundle = keep_lockfile(spec.lockfile, template, lay_over(template, change, outputs=outputs))
     sources = {"bundle": change.sha256}
     if spec.template is not None:
         sources["template"] = template.sha256
@@ -73,6 +73,9 @@ def read_project(spec: JobSpec) -> Project:
     else:
         installation = read_installation(bundle.files)
     runner = "pnpm" if installation is None else installation.tool
-    steps = complete_steps(spec, bundle.files, runner=runner)
+    python_names = None
+    if installation is not None and installation.origin == "pypi":
+        python_names = installation.names
+    steps = complete_steps(spec, bundle.files, runner=runner, python_names=python_names)
     check_egress(steps.steps, spec)
     return Project(bundle, sources, steps, installation, resolution)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloche.errors import InvalidRequestError
 from cloche.jobs.project.manifest import read_manifest, read_object
+from cloche.jobs.project.pyproject import PYPROJECT, read_build_names
 from cloche.jobs.project.yaml_document import read_yaml
 from cloche.jobs.refusal import JobRefusedError
 from cloche.model.job import Reason, ReasonCode, Step
@@ -29,6 +30,11 @@ _NO_TEST: Final = Reason(
     ReasonCode.NO_TESTS,
     f"{MANIFEST} has no script `test`: add one, such as `vitest run`, or leave the step out"
     " (`without: [test]`, --without test)",
+)
+_NO_PYTEST: Final = Reason(
+    ReasonCode.NO_TESTS,
+    "pytest is not locked, so that nothing is there to run the tests: add it (`uv add --dev"
+    " pytest`), give `steps`, or leave the step out (`without: [test]`, --without test)",
 )
 
 
@@ -68,9 +74,13 @@ def read_spec_file(data: bytes, name: str) -> dict[str, Any]:
 
 
 def complete_steps(
-    spec: JobSpec, bundle_files: Mapping[str, bytes], *, runner: str = "pnpm"
+    spec: JobSpec,
+    bundle_files: Mapping[str, bytes],
+    *,
+    runner: str = "pnpm",
+    python_names: frozenset[str] | None = None,
 ) -> JobSteps:
-    """The steps of `spec`, or those of the project's package.json: test, then build.
+    """The steps of `spec`, or those of the project: test, then build.
 
     Requires: `spec` is checked (`check_spec`).
 
@@ -78,14 +88,32 @@ def complete_steps(
         spec: What was asked for.
         bundle_files: The project's files by path.
         runner: What runs the project's scripts, as `RUNNER run NAME`.
+        python_names: For a project in Python: the normalised names of what is installed.
 
     Raises:
-        JobRefusedError: MANIFEST_MISSING or MANIFEST_INVALID, when package.json has to be read.
+        JobRefusedError: MANIFEST_MISSING or MANIFEST_INVALID, when package.json or pyproject.toml
+            has to be read; LOCKFILE_OUTDATED: a project in Python is to be built, and has not
+            locked what builds it.
         InvalidRequestError: `without` names a step that there is not, or leaves none.
     """
     if spec.steps is not None:
         steps = _leave_out(tuple(spec.steps), spec.without, [step.name for step in spec.steps])
         return JobSteps(steps, tuple(spec.artifacts or ()))
+    if python_names is None:
+        known, missing_test = _read_script_steps(spec, bundle_files, runner)
+    else:
+        known, missing_test = _read_python_steps(spec, bundle_files, python_names)
+    steps = _leave_out(known, spec.without, PROJECT_STEPS)
+    kept = {step.name for step in steps}
+    artifacts = spec.artifacts
+    if artifacts is None:
+        artifacts = PROJECT_ARTIFACTS if "build" in kept else ()
+    return JobSteps(steps, tuple(artifacts), missing_test if "test" in kept else None)
+
+
+def _read_script_steps(
+    spec: JobSpec, bundle_files: Mapping[str, bytes], runner: str
+) -> tuple[tuple[Step, ...], Reason | None]:
     scripts = _read_scripts(bundle_files)
     has_test = scripts.get("test", "").strip() not in ("", _PLACEHOLDER)
     has_build = bool(scripts.get("build", "").strip())
@@ -94,12 +122,29 @@ def complete_steps(
     steps = tuple(
         Step(name, argv=(runner, "run", name), timeout_ms=spec.step_timeout_ms) for name in named
     )
-    steps = _leave_out(steps, spec.without, PROJECT_STEPS)
-    kept = {step.name for step in steps}
-    artifacts = spec.artifacts
-    if artifacts is None:
-        artifacts = PROJECT_ARTIFACTS if "build" in kept else ()
-    return JobSteps(steps, tuple(artifacts), None if has_test or "test" not in kept else _NO_TEST)
+    return steps, None if has_test else _NO_TEST
+
+
+def _read_python_steps(
+    spec: JobSpec, bundle_files: Mapping[str, bytes], locked: frozenset[str]
+) -> tuple[tuple[Step, ...], Reason | None]:
+    lines: dict[str, tuple[str, ...]] = {"test": ("python", "-m", "pytest")}
+    needed = read_build_names(bundle_files)
+    if needed is not None:
+        lines["build"] = ("python", "-m", "build", "--no-isolation")
+        lacking = sorted((needed | {"build"}) - locked)
+        if lacking and "build" not in spec.without:
+            raise JobRefusedError(
+                ReasonCode.LOCKFILE_OUTDATED,
+                f"{PYPROJECT} has a [build-system], but what builds it is not locked:"
+                f" {', '.join(lacking)}. Add it to the lockfile (with uv: `uv add --dev"
+                f" {' '.join(lacking)}`), or leave the step out (`without: [build]`, --without"
+                " build)",
+            )
+    steps = tuple(
+        Step(name, argv=argv, timeout_ms=spec.step_timeout_ms) for name, argv in lines.items()
+    )
+    return steps, None if "pytest" in locked else _NO_PYTEST
 
 
 def _leave_out(

@@ -40,9 +40,12 @@ _OUTPUT: Final = "output of an earlier build or test"
 _LEFT_OUT_ANYWHERE: Final = {
     "node_modules": _MADE_ANEW,
     ".pnpm-store": _MADE_ANEW,
+    ".venv": _MADE_ANEW,
     ".git": _HISTORY,
     ".hg": _HISTORY,
     ".svn": _HISTORY,
+    "__pycache__": _OUTPUT,
+    ".pytest_cache": _OUTPUT,
     ".DS_Store": "a file manager's notes",
 }
 _LEFT_OUT_AT_THE_TOP: Final = frozenset(

@@ -8,6 +8,7 @@ from xml.parsers import expat
 from cloche.model.job import TestCounts
 
 REPORT_BYTES_LIMIT: Final = 16 * 1024 * 1024
+_DEPTH_LIMIT: Final = 1_000
 _FAILED: Final = ("failure", "error")
 
 
@@ -27,7 +28,7 @@ def read_junit(data: bytes) -> TestCounts | None:
     parser.StartDoctypeDeclHandler = _refuse_doctype
     try:
         parser.Parse(data, True)
-    except (expat.ExpatError, ValueError):
+    except (expat.ExpatError, ValueError, LookupError):  # the last for an encoding that is none
         return None
     return counter.counts()
 
@@ -48,6 +49,8 @@ class _Counter:
         if self._depth == 0:
             self._is_report = name in ("testsuites", "testsuite")
         self._depth += 1
+        if self._depth > _DEPTH_LIMIT:
+            raise ValueError("elements in elements, without an end")
         if name == "testcase":
             self._in_case, self._fate = True, "passed"
         elif name in _FAILED and self._in_case:
