@@ -4,6 +4,10 @@ import time
 
 import pytest
 
+import cloche.sync
+from cloche.errors import UnavailableError
+from cloche.jobs.audit import AuditRecord
+from cloche.jobs.running import is_running
 from cloche.model.job import ReasonCode, StepStatus, Verdict
 from job_site import GOOD_TEST, manifest, open_site
 from needs import BOX, JOB, needs
@@ -202,3 +206,14 @@ def test_a_report_that_was_there_before_the_step_is_none(site):
     old = {"junit.xml": "<testsuite><testcase/></testsuite>"}
     ran = site.steps({"test": {"shell": "true", "reports": ["junit.xml"]}}, old)
     assert (ran.verdict, ran.step("test").tests) == (Verdict.NO_TESTS, None)
+
+
+def test_a_job_that_could_not_be_recorded_does_not_seem_to_run(site, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(AuditRecord, "write", refuse)
+    out = site.new_folder() / "out"
+    with pytest.raises(UnavailableError, match="could not be written"):
+        cloche.sync.run_job({"bundle": {"package.json": manifest()}}, out=out)
+    assert not is_running(out)

@@ -256,8 +256,10 @@ def test_a_job_that_runs_can_be_asked_to_end_and_one_that_does_not_cannot(out):
 def test_a_look_whether_a_job_runs_does_not_take_its_mark_away(out):
     """Who looks holds the mark's lock for a moment: the job waits for it."""
     held = try_lock(out / ".running")
-    threading.Timer(0.2, os.close, [held]).start()
+    looking = threading.Timer(0.2, os.close, [held])
+    looking.start()
     mark = RunningMark(out)
+    looking.join()
     assert is_running(out)
     mark.close()
 

@@ -181,7 +181,6 @@ class JobRun:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._log.close()
-            self._delivery.close()
             raise UnavailableError(
                 f"the record of the run could not be written: {error}",
                 fact="output",
