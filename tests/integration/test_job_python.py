@@ -65,6 +65,8 @@ def look(line):
 
 
 def test_a_project_is_installed_tested_and_built(site, tools):
+    for tree in site.jobs.trees():  # of other tests, whose project may be the same
+        shutil.rmtree(tree.parent)
     files = project(tools)
     first = site.jobs.run(files)
     assert first.verdict is Verdict.PASSED, first.message
