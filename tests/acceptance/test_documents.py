@@ -91,8 +91,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "const data: number[] = await Bun.file('data.json').json();\n"
         "await Bun.write('out/report.txt', `${process.argv.slice(2)}: ${data.length}`);\n"
     )
-    for block in blocks("docs/jobs.md", "yaml"):
-        (tmp_path / "cloche.yaml").write_text(block)
+    (tmp_path / "cloche.yaml").write_text(blocks("docs/jobs.md", "yaml")[0])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
