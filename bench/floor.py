@@ -1,4 +1,4 @@
-"""What a warm run could not be faster than: Bun with Cloche's harness, waiting, and no box."""
+"""What a run could not be faster than: the same processes without any box around them."""
 
 import asyncio
 import os
@@ -16,6 +16,8 @@ from bench.bare import runtime_path
 from cloche.environments.roots import bundle
 from cloche.frames import encode_request
 
+_HELD_BYTES = 100_000_000
+_HOLD = f"held = b'x' * {_HELD_BYTES}\nprint(flush=True)\ninput()"
 _WARM_UP_S = 0.15
 _LIMIT_S = 5.0
 _ENV = {"DO_NOT_TRACK": "1", "BUN_RUNTIME_TRANSPILER_CACHE_PATH": "0"}
@@ -48,13 +50,32 @@ def _answer_and_die(harness: Path) -> tuple[float, float]:
         answered_at = time.perf_counter()
         if b'"value":100}' not in os.read(result, 4096):
             raise RuntimeError("Bun gave another answer")
-        pidfd = os.pidfd_open(process.pid)
+        return (answered_at - asked_at) * 1000, _kill_ms(process.pid)
+
+
+async def take_deaths_of_100_mb_ms(count: int) -> list[float]:
+    """From SIGKILL to death of a CPython that holds 100 MB, as the guests of aborts do."""
+    return [await asyncio.to_thread(_hold_and_die) for _ in range(count)]
+
+
+def _hold_and_die() -> float:
+    command = [str(runtime_path("python")), "-I", "-S", "-c", _HOLD]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        return _kill_ms(process.pid)
+
+
+def _kill_ms(pid: int) -> float:
+    pidfd = os.pidfd_open(pid)
+    try:
         killed_at = time.perf_counter()
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         _wait_for(pidfd)
-        dead_at = time.perf_counter()
+        return (time.perf_counter() - killed_at) * 1000
+    finally:
         os.close(pidfd)
-    return (answered_at - asked_at) * 1000, (dead_at - killed_at) * 1000
 
 
 @contextmanager
@@ -82,4 +103,4 @@ def _waiting_bun(harness: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, 
 
 def _wait_for(descriptor: int) -> None:
     if not select.select([descriptor], [], [], _LIMIT_S)[0]:
-        raise RuntimeError("Bun did not answer, or did not die")
+        raise RuntimeError("a bare process did not answer, or did not die")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cloche
+from bench import floor
 from bench.pairs import Row, Scale, Target
 
 _MEMORY_LIMIT_MB = 128
@@ -181,6 +182,8 @@ async def measure_worker(scale: Scale) -> AsyncIterator[Row]:
             if Path(f"/proc/{pid}").exists() and "Z" not in _state_of(pid):
                 raise RuntimeError("a worker host outlived its run")
     yield Row("abort → nothing alive: worker, from the signal to the return", late, target=_TARGET)
+    deaths = await floor.take_deaths_of_100_mb_ms(scale.kills_count)
+    yield Row("no box: a CPython that holds 100 MB, SIGKILL to its death", deaths)
 
 
 def _state_of(pid: int) -> str:

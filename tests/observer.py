@@ -281,9 +281,10 @@ def _is_guest(pid: int, processes: dict[int, Seen]) -> bool:
 def leftovers(before: Snapshot, *, allow_residents: bool) -> list[str]:
     """What is left since `before`, one line each.
 
-    A process of a run may not be there for a moment: `run` has returned. What is on its way gets a
-    second: boxes that a pool makes ready or lets go, descriptors of objects that wait for the
-    garbage collector, groups that the launcher is removing.
+    A process of a run may not be there for a moment: `run` has returned. (In a warm box it looks as
+    one that waits: `test_warm_attacks.py` looks after these.) What is on its way gets a second:
+    boxes that a pool makes ready or lets go, descriptors of objects that wait for the garbage
+    collector, groups that the launcher is removing.
     """
     after = Snapshot.take()
     if guests := _guests(before, after):

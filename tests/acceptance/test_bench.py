@@ -23,7 +23,7 @@ EXPECTED_ROWS = {
     "warm run, deno": 2,
     "warm run, node": 2,
     "warm run, python": 2,
-    "no box": 2,
+    "no box": 3,
     "an idle warm box": 4,
     "cold run, Bun snippet, a new text": 2,
     "cold run, Bun snippet, a text seen before": 2,

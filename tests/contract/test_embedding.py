@@ -136,7 +136,9 @@ def test_sandboxes_that_are_forgotten_with_their_loops_do_not_add_up(kind: str) 
     told = in_process_of_its_own(
         """
         import asyncio, gc, os, warnings, cloche
-        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("always", ResourceWarning)
+        told = []
+        warnings.showwarning = lambda message, *_: told.append(str(message))
 
         async def main():
             sandbox = cloche.create_process_sandbox()
@@ -146,10 +148,12 @@ def test_sandboxes_that_are_forgotten_with_their_loops_do_not_add_up(kind: str) 
             asyncio.run(main())
             gc.collect()
             print(len(os.listdir("/proc/self/fd")))
+        print(sum("a sandbox was not disposed of" in each for each in told))
     """,
         kind,
     )
-    counts = [int(line) for line in told.split()]
+    *counts, warnings_count = map(int, told.split())
+    assert warnings_count == 4
     assert counts[-1] <= counts[0] + 2  # a warm box more or less
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -296,6 +297,66 @@ def test_a_run_cannot_keep_its_box_beyond_its_value(pooled):
     # Output that came before the end is output; none comes to a later run.
     assert set(result.stdout.split()) <= {"late"}
     assert pooled.warm("1").stdout == ""
+
+
+ORPHAN = """
+const { spawn } = require("node:child_process");
+spawn(process.execPath, ["-e", "setTimeout(() => {}, 60000)"],
+  { detached: true, stdio: "ignore" }).unref();
+await new Promise(done => setTimeout(done, 100));
+console.log("started");
+await new Promise(done => setTimeout(done, 300));
+return "value";
+"""
+PYTHON_ORPHAN = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        time.sleep(5)
+print("started", flush=True)
+time.sleep(0.3)
+"value"
+"""
+
+
+def box_of_the_orphan():
+    """Pids of the box in which a runtime has a child: init, the runtime, the child.
+
+    Empty where none of the runtimes looks as one that was started ahead.
+    """
+    now = descendants()
+    guests = {each.parent for each in now.values() if not each.launches and each.parent in now}
+    found = [pid for pid in guests if kept_as(now[pid]) == "warm"]
+    below = [pid for pid, each in now.items() if each.parent in found]
+    return {*(now[pid].parent for pid in found), *found, *below}
+
+
+def test_nothing_of_a_warm_run_lives_at_the_moment_when_run_returns(pooled):
+    held = {}
+
+    def alive():
+        return [pid for pid, pidfd in held.items() if not select.select([pidfd], [], [], 0)[0]]
+
+    def hold(*_):
+        if not held:
+            held.update((pid, os.pidfd_open(pid)) for pid in box_of_the_orphan())
+            seen.append(len(alive()))
+
+    code = pooled.pick(ORPHAN, PYTHON_ORPHAN)
+    for _ in range(80):
+        seen = []
+        result = pooled.sandbox.run(code, on_output=hold, memory_limit_mb=512)
+        left = alive()
+        for pidfd in held.values():
+            os.close(pidfd)
+        held.clear()
+        assert (left, result.value) == ([], "value"), result.error
+        if result.warm:
+            assert seen[0] >= 3  # the control: init, the runtime and its orphan were there
+            return
+        time.sleep(0.05)
+    raise AssertionError("no run was warm")
 
 
 def test_what_a_run_prints_after_its_failure_is_no_excuse(pooled):

@@ -52,7 +52,7 @@ class _Marks:
 
     passed: str = "✓"
     failed: str = "✗"
-    skipped: str = "–"  # noqa: RUF001
+    skipped: str = "–"  # noqa: RUF001 (a dash is what is meant)
     pending: str = "·"
     spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
     bar: str = "━"

@@ -66,10 +66,9 @@ class Belongings:
 
     def close_forgotten(self) -> None:
         """For the garbage collector, which may call it in any thread."""
-        if self.loop is None or self.loop.is_closed() or os.getpid() != self._owner_pid:
-            return
-
         loop = self.loop
+        if loop is None or os.getpid() != self._owner_pid:
+            return  # nothing was started, or not by this process
 
         def begin() -> None:
             task = asyncio.ensure_future(self.close())
@@ -77,7 +76,7 @@ class Belongings:
             held = loop.call_later(_CLOSING_LIMIT_S, lambda _: None, task)
             task.add_done_callback(lambda _: held.cancel())
 
-        with contextlib.suppress(RuntimeError):  # the loop was closed just now
+        with contextlib.suppress(RuntimeError):  # a loop that was closed has taken all along
             loop.call_soon_threadsafe(begin)
         warnings.warn(
             "a sandbox was not disposed of; use `with`, `async with` or `dispose()`",
