@@ -1,6 +1,7 @@
 """Taking files and folders out of a tree that hostile code has filled."""
 
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -192,6 +193,67 @@ def test_special_files_in_a_tree_are_refused(tree, tmp_path):
     os.mkfifo(tree / "pipe")
     with pytest.raises(TreeRefusedError, match="pipe"):
         copied(tree, tmp_path / "copy")
+
+
+def copied_over(tree: Path, target: Path, base: Path, **limits: int) -> TreeCopy:
+    """`copied`, of a tree that was laid over `base`."""
+    target.mkdir()
+    opened = [os.open(folder, os.O_RDONLY) for folder in (tree, target, base)]
+    counts = TreeCopy(limits.get("limit_bytes", 1 << 20), 1000, base=opened[2])
+    try:
+        copy_tree(*opened[:2], "", counts, base=opened[2])
+    finally:
+        for each in opened:
+            os.close(each)
+    return counts
+
+
+@pytest.fixture
+def base(tree, tmp_path):
+    """What the tree looks like where nobody has changed it."""
+    write(tree, "a/same", "a/size", "a/time", "a/mode", "a/kind", "new/file")
+    shutil.copytree(tree, tmp_path / "base")
+    shutil.rmtree(tmp_path / "base/new")
+    (tree / "a/size").write_text("longer than before")
+    os.utime(tree / "a/time", ns=(1, 1))
+    (tree / "a/mode").chmod(0o755)
+    (tree / "a/kind").unlink()
+    (tree / "a/kind").symlink_to("same")
+    return tmp_path / "base"
+
+
+def test_only_files_that_nobody_has_changed_are_those_of_the_base(tree, base, tmp_path):
+    counts = copied_over(tree, tmp_path / "copy", base)
+    assert counts.linked == {"a/same"}
+    for name in ("same", "size", "time", "mode"):
+        file = tmp_path / "copy/a" / name
+        assert file.samefile(base / "a" / name) == (name == "same"), name
+        assert file.read_bytes() == (tree / "a" / name).read_bytes()
+        assert file.stat().st_mode & 0o111 == (tree / "a" / name).stat().st_mode & 0o111
+    assert (tmp_path / "copy/a/kind").is_symlink()
+    assert (tmp_path / "copy/new/file").read_text() == "new/file"
+    assert counts.size_bytes == copied(tree, tmp_path / "control").size_bytes
+
+
+def test_a_file_that_only_looks_like_that_of_the_base_becomes_the_base_s(tree, base, tmp_path):
+    status = (base / "a/same").stat()
+    (tree / "a/same").write_text("evil!!")
+    os.utime(tree / "a/same", ns=(status.st_atime_ns, status.st_mtime_ns))
+    copied_over(tree, tmp_path / "copy", base)
+    assert (tmp_path / "copy/a/same").read_text() == "a/same"
+
+
+def test_links_of_the_base_lead_nobody_elsewhere(tree, base, tmp_path):
+    (tmp_path / "secret").mkdir()
+    (base / "a").rename(tmp_path / "secret/a")
+    (base / "a").symlink_to("../secret/a")
+    assert copied_over(tree, tmp_path / "copy", base).linked == set()
+    assert not (tmp_path / "copy/a/same").samefile(tmp_path / "secret/a/same")
+
+
+def test_files_that_are_those_of_the_base_count_too(tree, base, tmp_path):
+    with pytest.raises(TreeRefusedError, match="bytes"):
+        copied_over(tree, tmp_path / "copy", base, limit_bytes=10)
 
 
 def test_a_tree_is_bounded_in_apparent_bytes_and_in_entries(tree, tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloche.environments.layers import LayerStore
+from cloche.environments.layers import LayerStore, MadeOf
 from cloche.environments.trees import digest_tree, stamp_tree
-from cloche.linux.gathering import TreeCopy
+from cloche.linux.gathering import TreeCopy, copy_tree
 
 FILES = {"node_modules/a/index.js": b"1", "node_modules/a/bin": b"#!", "node_modules/b.js": b"22"}
 
@@ -20,7 +20,7 @@ def store(tmp_path):
     return LayerStore(tmp_path)
 
 
-def add(store, key, files=FILES):
+def add(store, key, files=FILES, made_of=None):
     async def fill(tree):
         counts = TreeCopy(10**9, 10**6)
         root = Path(f"/proc/self/fd/{tree}")
@@ -35,7 +35,7 @@ def add(store, key, files=FILES):
 
     async def whole():
         async with store.making(key):
-            return await store.add(key, fill)
+            return await store.add(key, fill, made_of=made_of)
 
     return asyncio.run(whole())
 
@@ -58,7 +58,7 @@ def test_the_hash_of_a_layer_is_that_of_what_it_holds_and_nothing_else(store):
     first, second = close(add(store, "one")), close(add(store, "two"))
     assert first.sha256 == second.sha256
     os.utime(second.tree / "node_modules/b.js", (1, 1))
-    assert digest_tree(second.tree) == first.sha256
+    assert digest_tree(second.tree).sha256 == first.sha256
     hashes = {first.sha256}
     for change in (
         lambda tree: (tree / "node_modules/b.js").write_bytes(b"23"),
@@ -68,7 +68,7 @@ def test_the_hash_of_a_layer_is_that_of_what_it_holds_and_nothing_else(store):
         lambda tree: (tree / "node_modules/other").symlink_to("x"),
     ):
         change(second.tree)
-        hashes.add(digest_tree(second.tree))
+        hashes.add(digest_tree(second.tree).sha256)
     assert len(hashes) == 6
 
 
@@ -208,3 +208,84 @@ def test_a_look_at_the_list_costs_no_one_a_layer(store, tmp_path):
 
 def test_the_stamp_of_what_is_not_there_is_none(tmp_path):
     assert stamp_tree(tmp_path / "nowhere") == ""
+
+
+def packages(*names, version="1"):
+    return {f"{name}@{version}": f"hash of {name}" for name in names}
+
+
+def base_of(store, made_of):
+    found = store.find_base(made_of)
+    if found is None:
+        return None
+    found[0].close()
+    return found[0].key, set(found[1])
+
+
+def test_a_base_is_the_layer_of_the_family_with_most_packages_in_common(store):
+    close(add(store, "few", made_of=MadeOf("family", packages("a", "b"))))
+    close(add(store, "most", made_of=MadeOf("family", packages("a", "b", "c", "z"))))
+    close(add(store, "other", made_of=MadeOf("other", packages("a", "b", "c", "d"))))
+    close(add(store, "none"))
+    wanted = packages("a", "b", "c", "d")
+    assert base_of(store, MadeOf("family", wanted)) == ("most", set(packages("a", "b", "c")))
+    assert base_of(store, MadeOf("other", wanted)) == ("other", set(wanted))
+    assert base_of(store, MadeOf("third", wanted)) is None
+    assert base_of(store, MadeOf("", wanted)) is None
+
+
+def test_a_base_has_at_least_half_of_the_packages(store):
+    close(add(store, "two", made_of=MadeOf("family", packages("a", "b"))))
+    assert base_of(store, MadeOf("family", packages("a", "b", "c", "d"))) is not None
+    assert base_of(store, MadeOf("family", packages("a", "b", "c", "d", "e"))) is None
+    assert base_of(store, MadeOf("family", {})) is None
+
+
+def test_a_base_has_no_package_under_whose_name_another_is_wanted(store):
+    close(add(store, "k", made_of=MadeOf("family", packages("a", "b", "c"))))
+    wanted = packages("a", "b", "c")
+    assert base_of(store, MadeOf("family", wanted)) is not None
+    assert base_of(store, MadeOf("family", {**wanted, "a@1": "another hash"})) is None
+    assert base_of(store, MadeOf("family", {**wanted, "a@2": "another hash"})) is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"packages": 1, "files": {}}', None])
+def test_a_layer_whose_contents_cannot_be_read_is_no_base_and_serves_on(store, text):
+    made_of = MadeOf("family", packages("a"))
+    layer = close(add(store, "k", made_of=made_of))
+    assert base_of(store, made_of) is not None
+    place = layer.tree.parent / "contents.json"
+    place.unlink() if text is None else place.write_text(text)
+    assert base_of(store, made_of) is None
+    assert close(store.find("k")).read_digests() == {}
+
+
+def test_a_damaged_layer_is_no_base(store):
+    made_of = MadeOf("family", packages("a"))
+    layer = close(add(store, "k", made_of=made_of))
+    (layer.tree / "node_modules/b.js").write_bytes(b"333")
+    assert base_of(store, made_of) is None
+
+
+def test_a_layer_that_shares_files_has_the_hash_of_what_they_hold(store):
+    base = add(store, "base", made_of=MadeOf("family", packages("a")))
+
+    async def fill(tree):
+        counts = TreeCopy(10**9, 10**6)
+        opened = [os.open(base.tree, os.O_RDONLY) for _ in range(2)]
+        counts.base = opened[1]
+        copy_tree(opened[0], tree, "", counts, base=opened[1])
+        for each in opened:
+            os.close(each)
+        return counts
+
+    async def whole():
+        async with store.making("next"):
+            return await store.add("next", fill, base=base)
+
+    following = close(asyncio.run(whole()))
+    close(base)
+    assert following.sha256 == base.sha256 == digest_tree(following.tree).sha256
+    path = "node_modules/a/index.js"
+    assert (following.tree / path).samefile(base.tree / path)
+    assert store.verify("next")

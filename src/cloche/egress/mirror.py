@@ -18,7 +18,7 @@ from cloche.model.job import ReasonCode
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import BinaryIO, Self
@@ -146,10 +146,10 @@ class Mirror(Generic[_Item]):
         total_count = sum(item.is_counted for item in self._fetches)
         return Progress(self._done_count, total_count, self._done_bytes)
 
-    def prefetch(self) -> None:
-        """Starts to fetch what is wanted, before it is asked for."""
+    def prefetch(self, at_hand: Container[_Item] = ()) -> None:
+        """Starts to fetch what is wanted and not at hand, before it is asked for."""
         for item in self._items.values():
-            if item.wanted:
+            if item.wanted and item not in at_hand:
                 self._start_fetch(item)
 
     async def start(self, listener: socket.socket) -> None:

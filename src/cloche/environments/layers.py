@@ -6,6 +6,9 @@ killed Cloche left half-made is removed by the next one.
 
 Whoever uses a layer shares the lock of its `layer.json`; whoever removes it has that lock alone.
 The time of that file is when the layer was last used.
+
+A layer can start from another one (`find_base`): files that both have are then one file with two
+names. `contents.json` says what a layer can give to a later one.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import secrets
 import shutil
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from cloche.environments.trees import digest_tree, stamp_tree
 from cloche.linux.locks import hold_lock, try_hold, try_lock, try_share
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
 
     from cloche.linux.gathering import TreeCopy
@@ -33,8 +37,30 @@ _PARTIAL: Final = ".partial-"
 _GONE: Final = ".gone-"
 _DESCRIPTION: Final = "layer.json"
 _DESCRIPTION_BYTES_LIMIT: Final = 64 * 1024
+_CONTENTS: Final = "contents.json"
+# How many layers are looked at for one to start from: those used last.
+_BASES_LIMIT_COUNT: Final = 8
 _TRIES_COUNT: Final = 10
 _TRY_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """What makes a layer the like of another.
+
+    Attributes:
+        family: Of all that made it but for the packages; empty where no layer starts from another.
+        packages: The hash of each package, by its name and version.
+    """
+
+    family: str = ""
+    packages: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def shared_with(self, packages: Mapping[str, str]) -> frozenset[str] | None:
+        """The packages that both have; None where one name stands for two packages."""
+        both = self.packages.keys() & packages.keys()
+        is_same = all(self.packages[name] == packages[name] for name in both)
+        return frozenset(both) if is_same else None
 
 
 @dataclass(slots=True)
@@ -55,6 +81,11 @@ class Layer:
     sha256: str
     _held: int = -1
 
+    def read_digests(self) -> dict[str, str]:
+        """The SHA-256 of each file that it was made with, by path. Blocks."""
+        contents = _read_contents(self.tree.parent)
+        return {} if contents is None else contents[1]
+
     def close(self) -> None:
         """Lets go: from now on it may be removed. Idempotent."""
         if self._held >= 0:
@@ -69,6 +100,7 @@ class Stored:
     Attributes:
         used_at: Seconds since the epoch.
         is_used: Somebody uses it now.
+        family: See `MadeOf`.
     """
 
     key: str
@@ -76,6 +108,7 @@ class Stored:
     entries_count: int
     used_at: float
     is_used: bool
+    family: str = ""
 
 
 class LayerStore:
@@ -105,6 +138,26 @@ class LayerStore:
         self._discard(key)
         return None
 
+    def find_base(self, made_of: MadeOf) -> tuple[Layer, frozenset[str]] | None:
+        """The layer that a new one has most packages in common with, and which; close it. Blocks.
+
+        None where no layer of the family has half of them.
+        """
+        if not made_of.family:
+            return None
+        found: list[tuple[int, str, frozenset[str]]] = []
+        family = [each for each in self.list() if each.family == made_of.family]
+        for each in family[-_BASES_LIMIT_COUNT:]:
+            contents = _read_contents(self._folder / each.key)
+            shared = None if contents is None else made_of.shared_with(contents[0])
+            if shared is not None and len(shared) * 2 >= len(made_of.packages) > 0:
+                found.append((len(shared), each.key, shared))
+        if not found:
+            return None
+        _, key, shared = max(found, key=lambda each: each[:2])
+        layer = self.find(key)
+        return None if layer is None else (layer, shared)
+
     def _open(self, key: str) -> int | None:
         """The description of a layer, its lock shared; None where it is not there, or is going."""
         path = self._folder / key / _DESCRIPTION
@@ -127,13 +180,22 @@ class LayerStore:
         async with hold_lock(self._folder / f"{key}.lock"):
             yield
 
-    async def add(self, key: str, fill: Callable[[int], Awaitable[TreeCopy]]) -> Layer:
+    async def add(
+        self,
+        key: str,
+        fill: Callable[[int], Awaitable[TreeCopy]],
+        *,
+        made_of: MadeOf | None = None,
+        base: Layer | None = None,
+    ) -> Layer:
         """Adds a layer; close it.
 
         Args:
             key: Its name.
             fill: Called with a descriptor of its empty tree; what it raises is raised here, and
                 nothing is left.
+            made_of: By which a later layer finds it as its base.
+            base: What it shares files with, in use.
 
         Requires: `making(key)` is held.
         """
@@ -141,7 +203,9 @@ class LayerStore:
         held = self._begin(partial)
         try:
             counts = await self._fill(partial, fill)
-            described = await asyncio.to_thread(_describe, partial, counts)
+            described = await asyncio.to_thread(
+                _describe, partial, counts, made_of or MadeOf(), base
+            )
             return self._publish(key, partial, described)  # here and now: nothing may come between
         except BaseException:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
@@ -193,7 +257,13 @@ class LayerStore:
                 if described is not None:
                     counts = described["size_bytes"], described["entries_count"]
                     used_at = os.fstat(held).st_mtime
-                    yield Stored(folder.name, *counts, used_at, is_used=not try_hold(held))
+                    yield Stored(
+                        folder.name,
+                        *counts,
+                        used_at,
+                        is_used=not try_hold(held),
+                        family=described["family"],
+                    )
             finally:
                 os.close(held)
 
@@ -222,7 +292,7 @@ class LayerStore:
         try:
             described = _read_description(held)
             tree = self._folder / key / "tree"
-            return described is not None and digest_tree(tree) == described["sha256"]
+            return described is not None and digest_tree(tree).sha256 == described["sha256"]
         finally:
             os.close(held)
 
@@ -282,16 +352,35 @@ def _clear(gone: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _describe(partial: Path, counts: TreeCopy) -> dict[str, Any]:
+def _describe(
+    partial: Path, counts: TreeCopy, made_of: MadeOf, base: Layer | None
+) -> dict[str, Any]:
     tree = partial / "tree"
+    of_base = {} if base is None else base.read_digests()
+    digest = digest_tree(tree, {path: of_base[path] for path in counts.linked if path in of_base})
+    if made_of.family:
+        contents = {"packages": dict(made_of.packages), "files": digest.files}
+        (partial / _CONTENTS).write_text(json.dumps(contents))
     layer = {
         "entries_count": counts.entries_count,
         "size_bytes": counts.size_bytes,
-        "sha256": digest_tree(tree),
+        "sha256": digest.sha256,
         "stamp": stamp_tree(tree),
+        "family": made_of.family,
     }
     (partial / _DESCRIPTION).write_text(json.dumps(layer))
     return layer
+
+
+def _read_contents(folder: Path) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Hashes of packages and of files; None where the layer has none, or they are damaged."""
+    try:
+        contents = json.loads((folder / _CONTENTS).read_bytes())
+        packages, files = contents["packages"], contents["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    is_whole = isinstance(packages, dict) and isinstance(files, dict)
+    return (packages, files) if is_whole else None
 
 
 def _read_description(descriptor: int) -> dict[str, Any] | None:
@@ -299,7 +388,7 @@ def _read_description(descriptor: int) -> dict[str, Any] | None:
     try:
         described = json.loads(os.pread(descriptor, _DESCRIPTION_BYTES_LIMIT, 0))
         numbers = [described[name] for name in ("entries_count", "size_bytes")]
-        texts = [described[name] for name in ("sha256", "stamp")]
+        texts = [described[name] for name in ("sha256", "stamp", "family")]
     except (ValueError, LookupError, TypeError):
         return None
     is_whole = all(isinstance(number, int) for number in numbers)

@@ -94,15 +94,21 @@ class AuditRecord:
         sha256: str,
         *,
         cached: bool,
+        base: str | None,
         packages_count: int,
         fetched_bytes: int,
         signatures: Signatures | None,
     ) -> None:
-        """Which dependency layer the steps stand on, and what was fetched and checked for it."""
+        """Which dependency layer the steps stand on, and what was fetched and checked for it.
+
+        Args:
+            base: The key of the earlier layer that this one started from.
+        """
         self.document["layer"] = {
             "key": key,
             "sha256": sha256,
             "cached": cached,
+            "base": base,
             "packages_count": packages_count,
             "fetched_bytes": fetched_bytes,
             "signatures": None if signatures is None else asdict(signatures),

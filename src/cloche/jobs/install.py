@@ -8,8 +8,10 @@ the project or of a package runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +21,7 @@ from cloche.backends.base import Sinks
 from cloche.egress.mirror import Mirror
 from cloche.egress.registry import PackageError, Registry
 from cloche.egress.signatures import Signatures, check_signatures
-from cloche.environments.layers import LayerStore
+from cloche.environments.layers import LayerStore, MadeOf
 from cloche.jobs.build_scripts import BuildScripts
 from cloche.jobs.installers.base import PORT
 from cloche.jobs.refusal import JobRefusedError
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 NAME = "install"
 _MIB = 1024 * 1024
 # Raised whenever the way a layer is made changes.
-_LAYER_FORMAT = 2
+_LAYER_FORMAT = 3
 # In a package manager's own words too: by the end it has removed what did not fit.
 _NO_SPACE = "No space left on device"
 
@@ -92,6 +94,7 @@ class Installer:
         self._tell = tell
         self._clock = clock
         self.layer: Layer | None = None
+        self.base: str | None = None  # the key of the layer that a new one started from
         self.fetched = Fetched()
         self.signatures: Signatures | None = None  # known when a layer was made
         self.built_folders: tuple[str, ...] = ()
@@ -110,14 +113,14 @@ class Installer:
         """
         started_at = time.monotonic()
         scope = await self._sources[installation.origin].find_scope(installation.names)
-        key = self._key(installation, scope)
+        key, made_of = self._describe(installation, scope)
         result = await self._find(key)
         if result is None:
             async with self._layers.making(key):
                 # Whoever held it before may have made just this.
                 result = await self._find(key)
                 if result is None:
-                    result = await self._make(key, installation, timeout_ms)
+                    result = await self._make(key, made_of, installation, timeout_ms)
         return replace(result, duration_ms=round((time.monotonic() - started_at) * 1000, 3))
 
     async def build(self, installation: Installation, *, timeout_ms: int) -> StepResult:
@@ -145,23 +148,29 @@ class Installer:
                 await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
         return result
 
-    def _key(self, installation: Installation, scope: str) -> str:
-        """Of all that is mounted into the box that makes the layer."""
+    def _describe(self, installation: Installation, scope: str) -> tuple[str, MadeOf]:
+        """The key, of all that is mounted into the box that makes the layer; and its like."""
         made_of = {
             "format": _LAYER_FORMAT,
             "toolchain": self._toolchain.describe(),
             "environment": self._site.environment.name,
             "trust_domain": self._site.spec.trust_domain,
             "credentials": scope,
-            "commands": installation.commands,
+            "commands": (installation.renewal, *installation.commands),
             "env": dict(installation.env),
             "folders": installation.folders,
-            "files": {
-                path: hashlib.sha256(content).hexdigest()
-                for path, content in installation.files.items()
-            },
         }
-        return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+        files = {
+            path: hashlib.sha256(content).hexdigest()
+            for path, content in installation.files.items()
+        }
+        key = _hash({**made_of, "files": files})
+        if not installation.renewal:
+            return key, MadeOf()
+        for path in installation.listing:
+            files[path] = ""
+        packages = dict(map(_split_key, installation.items.values()))
+        return key, MadeOf(_hash({**made_of, "files": files}), packages)
 
     async def _find(self, key: str) -> StepResult | None:
         self.layer = await asyncio.to_thread(self._layers.find, key)
@@ -177,7 +186,32 @@ class Installer:
             log_bytes=log.size_bytes,
         )
 
-    async def _make(self, key: str, installation: Installation, timeout_ms: int) -> StepResult:
+    async def _make(
+        self, key: str, made_of: MadeOf, installation: Installation, timeout_ms: int
+    ) -> StepResult:
+        started_at = time.monotonic()
+        base = await asyncio.to_thread(self._layers.find_base, made_of)
+        if base is not None:
+            with contextlib.closing(base[0]):
+                result = await self._make_from(base, key, made_of, installation, timeout_ms)
+            if result.status is StepStatus.PASSED:
+                self.base = base[0].key
+                return result
+            # Whatever an earlier layer may do to a package manager, it fails no job.
+            if result.reason is None or result.reason.code is not ReasonCode.EXIT_CODE:
+                return result
+            timeout_ms = max(1, timeout_ms - round((time.monotonic() - started_at) * 1000))
+        return await self._make_from(None, key, made_of, installation, timeout_ms)
+
+    async def _make_from(
+        self,
+        base: tuple[Layer, frozenset[str]] | None,
+        key: str,
+        made_of: MadeOf,
+        installation: Installation,
+        timeout_ms: int,
+    ) -> StepResult:
+        """Makes the layer, of an earlier one and the packages that this lacks, or of nothing."""
         limits = self._site.spec.limits
         mirror = Mirror(
             installation.items,
@@ -187,24 +221,27 @@ class Installer:
             connections_count=limits.connections_count,
             on_progress=self._on_progress,
         )
+        layer, shared = (None, frozenset[str]()) if base is None else base
         plan = admit_step(
             limits.of_step(timeout_ms),
             self._site.environment,
             self._site.facts,
             files=installation.files,
+            layers=() if layer is None else (str(layer.tree),),
             listen_ports=(PORT,),
         )
-        mirror.prefetch()
+        items = installation.items.values()
+        mirror.prefetch({item for item in items if shared and _split_key(item)[0] in shared})
         checking = asyncio.create_task(self._check_signatures(installation))
         try:
             box = await self._site.backend.create(plan)
             try:
                 await mirror.start(await box.listen(PORT))
-                result = await self._install(box, mirror, installation, timeout_ms)
+                result = await self._install(box, mirror, installation, timeout_ms, base=base)
                 if result.status is StepStatus.PASSED:
                     result = await self._judge_signatures(result, checking)
                 if result.status is StepStatus.PASSED:
-                    await self._keep(key, box, installation)
+                    await self._keep(key, made_of, box, installation, layer)
             finally:
                 await box.destroy()
         finally:
@@ -246,7 +283,13 @@ class Installer:
         )
 
     async def _install(
-        self, box: Box, mirror: Mirror[Any], installation: Installation, timeout_ms: int
+        self,
+        box: Box,
+        mirror: Mirror[Any],
+        installation: Installation,
+        timeout_ms: int,
+        *,
+        base: tuple[Layer, frozenset[str]] | None,
     ) -> StepResult:
         seen: set[str] = set()
         last = ""
@@ -258,7 +301,15 @@ class Installer:
             last = text.strip()
 
         log = self._site.log.open_step(NAME, on_line)
-        for argv in installation.commands:
+        commands = installation.commands
+        if base is not None:
+            commands = (installation.renewal, *commands)
+            layer, shared = base
+            log.note(
+                f"starts from layer {layer.key[:12]}, which has {len(shared)} of the"
+                f" {installation.packages_count} packages"
+            )
+        for argv in commands:
             command = Command(argv, {**STEP_ENVIRONMENT, **installation.env})
             outcome = await box.exec(
                 command, stdin=b"", control=b"", sinks=Sinks(log.stdout, log.stderr, lambda _: None)
@@ -325,19 +376,40 @@ class Installer:
             return StepStatus.FAILED, Reason(ReasonCode.DEPENDENCY_REFUSED, message)
         return status, reason
 
-    async def _keep(self, key: str, box: Box, installation: Installation) -> None:
+    async def _keep(
+        self,
+        key: str,
+        made_of: MadeOf,
+        box: Box,
+        installation: Installation,
+        base: Layer | None,
+    ) -> None:
         """Copies the installed folders out of the box, checked on the way."""
         limits = self._site.spec.limits
         counts = TreeCopy(limits.scratch_mb * _MIB, limits.scratch_inodes_count)
 
         async def fill(tree: int) -> TreeCopy:
-            await box.copy_folders(installation.folders, tree, counts)
+            with contextlib.ExitStack() as opened:
+                if base is not None:
+                    counts.base = os.open(base.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    opened.callback(os.close, counts.base)
+                await box.copy_folders(installation.folders, tree, counts)
             return counts
 
         try:
-            self.layer = await self._layers.add(key, fill)
+            self.layer = await self._layers.add(key, fill, made_of=made_of, base=base)
             await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
         except TreeRefusedError as error:
             raise JobRefusedError(
                 ReasonCode.DEPENDENCY_REFUSED, f"the installed dependencies are refused: {error}"
             ) from error
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _split_key(item: Any) -> tuple[str, str]:
+    """Of a package: its name with the version, which a tree has at most once, and its hash."""
+    *name, integrity = item.key
+    return "@".join(name), integrity

@@ -350,6 +350,7 @@ class JobRun:
                 installer.layer.key,
                 installer.layer.sha256,
                 cached=result.cached,
+                base=installer.base,
                 packages_count=installer.fetched.packages_count,
                 fetched_bytes=installer.fetched.size_bytes,
                 signatures=installer.signatures,

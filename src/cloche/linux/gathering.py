@@ -9,13 +9,13 @@ import contextlib
 import os
 import stat
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloche.linux.files import matches, open_beneath, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _DEPTH_LIMIT = 64
 _SKIPPED_LIMIT_COUNT = 1_000
@@ -188,6 +188,9 @@ class TreeCopy:
 
     Attributes:
         left_out: Paths, from the root, that are not copied, nor is what lies below them.
+        base: A tree of Cloche's own on the target's file system, which the source was laid over; a
+            file that is as it is there becomes a second name of that one. -1 for none.
+        linked: The paths of those.
     """
 
     limit_bytes: int
@@ -195,6 +198,8 @@ class TreeCopy:
     size_bytes: int = 0
     entries_count: int = 0
     left_out: frozenset[str] = frozenset()
+    base: int = -1
+    linked: set[str] = field(default_factory=set)
     # Set from another thread: nobody wants the copy any more.
     stopped: bool = False
 
@@ -203,7 +208,7 @@ class TreeRefusedError(Exception):
     """The tree holds what must not be copied."""
 
 
-def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy) -> None:
+def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy, *, base: int = -1) -> None:
     """Copies the folders, regular files and inner links below `source` into `target`.
 
     Files get plain modes (0644, or 0755 where anyone could run them).
@@ -214,6 +219,7 @@ def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy) -> None:
         prefix: The path of `source` from the root that links must not leave, with a slash at its
             end unless empty.
         counts: Bounds, and what was copied so far.
+        base: The same folder of `counts.base`; -1 where it has none.
 
     Raises:
         TreeRefusedError: a link that leads out, a special file, a bound passed.
@@ -241,16 +247,20 @@ def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy) -> None:
             try:
                 into = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=target)
                 try:
-                    copy_tree(below, into, f"{prefix}{name}/", counts)
+                    with _same_folder(base, name) as base_below:
+                        copy_tree(below, into, f"{prefix}{name}/", counts, base=base_below)
                 finally:
                     os.close(into)
             finally:
                 os.close(below)
             continue
-        mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
-        if stat.S_ISREG(mode):
-            _copy_file(source, target, name, counts)
-        elif stat.S_ISLNK(mode):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            if _link_file(base, target, name, status, counts):
+                counts.linked.add(prefix + name)
+            else:
+                _copy_file(source, target, name, counts)
+        elif stat.S_ISLNK(status.st_mode):
             link = os.readlink(name, dir_fd=source)
             _check_link(prefix + name, link)
             os.symlink(link, name, dir_fd=target)
@@ -273,7 +283,8 @@ def copy_folder(source: int, target: int, path: str, counts: TreeCopy) -> None:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=into)
                 into = _descend(into, part)
-            copy_tree(below, into, f"{path}/", counts)
+            with _same_folder(counts.base, path) as base:
+                copy_tree(below, into, f"{path}/", counts, base=base)
         finally:
             os.close(into)
     finally:
@@ -300,6 +311,45 @@ def _descend(folder: int, name: str) -> int:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def _same_folder(base: int, path: str) -> Iterator[int]:
+    """The folder of that path below `base`; -1 where there is none."""
+    below = -1
+    if base >= 0:
+        with contextlib.suppress(OSError):
+            below = open_beneath(base, path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield below
+    finally:
+        if below >= 0:
+            os.close(below)
+
+
+def _link_file(base: int, target: int, name: str, status: os.stat_result, counts: TreeCopy) -> bool:
+    """Gives a file of the base a second name, where nobody has changed it.
+
+    Were `status` a lie, the target would still have what the base has, and nothing else.
+    """
+    if base < 0:
+        return False
+    try:
+        known = os.stat(name, dir_fd=base, follow_symlinks=False)
+        is_same = (known.st_mode, known.st_size, known.st_mtime_ns) == (
+            status.st_mode,
+            status.st_size,
+            status.st_mtime_ns,
+        )
+        if not is_same:
+            return False
+        os.link(name, name, src_dir_fd=base, dst_dir_fd=target, follow_symlinks=False)
+    except OSError:  # it is new, or has as many names as a file may have
+        return False
+    counts.size_bytes += known.st_size
+    if counts.size_bytes > counts.limit_bytes:
+        raise TreeRefusedError(f"over {counts.limit_bytes} bytes")
+    return True
 
 
 def _check_link(path: str, link: str) -> None:

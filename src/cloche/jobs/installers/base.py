@@ -43,6 +43,9 @@ class Installation:
         packages_count: How many there are, versions of one name counted each.
         files: All that the box gets, by path from /workspace; of Cloche's own making.
         commands: Run one after another, until one fails.
+        renewal: Run before them where an earlier layer lies below: takes away what they would not
+            put right themselves. Empty where they cannot start from an earlier layer.
+        listing: Those of `files` that say which packages; all others are the same in such a layer.
         env: Of the commands, beside what every step has.
         folders: Relative to /workspace: what is installed, and becomes the layer.
         step_env: Of the steps that follow, beside what every step has.
@@ -60,6 +63,8 @@ class Installation:
     files: Mapping[str, bytes]
     commands: tuple[tuple[str, ...], ...]
     folders: tuple[str, ...]
+    renewal: tuple[str, ...] = ()
+    listing: frozenset[str] = frozenset()
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     step_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     step_files: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))

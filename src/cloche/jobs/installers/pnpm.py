@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cloche.egress.mirror import tarball_paths
 from cloche.jobs.installers.base import ADDRESS, Installation
 from cloche.jobs.project.inputs import prepare_install
+from cloche.jobs.project.lockfile import LOCKFILE
 from cloche.model.job import Reason, ReasonCode
 
 if TYPE_CHECKING:
@@ -22,12 +23,27 @@ _FLAGS: Final = (
     "--reporter=append-only",
     "--network-concurrency=32",  # half of the connections that a box may have
     "--config.fetch-retries=0",  # Cloche has retried already
+    "--config.modules-cache-max-age=0",  # what an earlier tree has too much goes at once
 )
 # When it was: all that two installs of one lockfile differ in. Nothing that a step starts asks.
 _FORGET: Final = r"""
 for file in node_modules/.modules.yaml node_modules/.pnpm-workspace-state-v1.json; do
   [ ! -f "$file" ] || sed -i -e 's/"prunedAt": "[^"]*"/"prunedAt": ""/' \
     -e 's/"lastValidatedTimestamp": [0-9]*/"lastValidatedTimestamp": 0/' "$file"
+done
+"""
+# What an earlier tree has beside the packages: all links. pnpm removes packages that are no more,
+# but not every link to them; made anew, they are those of an install from nothing.
+_RENEW: Final = r"""
+shopt -s dotglob nullglob
+rm -rf node_modules/.pnpm/node_modules
+for folder in "$@"; do
+  for entry in "$folder"/*; do
+    case $entry in
+      node_modules/.pnpm | node_modules/.modules.yaml) ;;
+      *) rm -rf "$entry" ;;
+    esac
+  done
 done
 """
 _OUTDATED: Final = Reason(
@@ -57,6 +73,10 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
     lockfile, inputs = prepare_install(files)
     if lockfile is None or inputs is None:
         return None
+    folders = tuple(
+        "node_modules" if importer == "." else f"{importer}/node_modules"
+        for importer in lockfile.importers
+    )
     return Installation(
         tool="pnpm",
         lockfile="pnpm-lock.yaml",
@@ -69,9 +89,12 @@ def read(files: Mapping[str, bytes]) -> Installation | None:
             ("/usr/bin/pnpm", "install", *_FLAGS, *inputs.flags),
             ("/usr/bin/bash", "-ec", _FORGET),
         ),
-        folders=tuple(
-            "node_modules" if importer == "." else f"{importer}/node_modules"
-            for importer in lockfile.importers
+        folders=folders,
+        renewal=("/usr/bin/bash", "-ec", _RENEW, "renew", *folders),
+        listing=frozenset(
+            path
+            for path in inputs.files
+            if path == LOCKFILE or path.rpartition("/")[2] == "package.json"
         ),
         ignored=inputs.ignored,
         reasons=_REASONS,
