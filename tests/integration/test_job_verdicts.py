@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import cloche.sync
 from cloche.cli.job import EXIT_CODE_OF
 from cloche.cli.main import cli
-from cloche.jobs import pipeline
+from cloche.jobs import work
 from cloche.model.abort import AbortController
 from cloche.model.events import LogEvent, StepEvent
 from cloche.model.job import ReasonCode, StepStatus, Verdict
@@ -324,7 +324,7 @@ def test_whatever_fails_in_cloche_itself_the_record_has_an_end(site, monkeypatch
     async def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(pipeline, "run_step", fail)
+    monkeypatch.setattr(work, "run_step", fail)
     out = site.new_folder() / "out"
     with pytest.raises(ZeroDivisionError):
         cloche.sync.run_job(

@@ -16,7 +16,8 @@ from cloche.environments.runtimes import find_npm
 from cloche.jobs.installers.base import ADDRESS
 from cloche.jobs.named_packages import ORIGIN as NAMED
 from cloche.jobs.named_packages import NamedPackages
-from cloche.jobs.pipeline import JobHost, JobRun
+from cloche.jobs.pipeline import JobRun
+from cloche.jobs.work import JobHost
 from cloche.linux.probe import probe_host
 from cloche.model.abort import AbortController
 from cloche.model.job import JobSpec

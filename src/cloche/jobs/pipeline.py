@@ -1,97 +1,39 @@
-"""A job from its spec to its result: bundle check → install → steps → artifacts → record."""
+"""A job from its spec to its result: reading → work → artifacts → record."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloche import telemetry
-from cloche.egress.transparent import open_egress
-from cloche.environments.toolchain import find_toolchain, job_environment
 from cloche.errors import ClocheError, InternalError, InvalidRequestError, UnavailableError
-from cloche.jobs import build_scripts, install, resolve
 from cloche.jobs.artifacts import ArtifactCollector
 from cloche.jobs.audit import AuditRecord
 from cloche.jobs.delivery import Delivery
 from cloche.jobs.egress import EgressAccount
-from cloche.jobs.installers import yarn
-from cloche.jobs.installers.choice import read_installation
+from cloche.jobs.ledger import Ledger
 from cloche.jobs.log import JobLog
-from cloche.jobs.project.lockfile import LOCKFILE
 from cloche.jobs.project.reading import Project, read_project
 from cloche.jobs.refusal import JobRefusedError
-from cloche.jobs.steps import Site, Tree, refused, run_step
 from cloche.jobs.verdict import verdict_of
-from cloche.model.events import LogEvent, StateEvent, StepEvent
-from cloche.model.job import (
-    Denial,
-    JobResult,
-    Reason,
-    ReasonCode,
-    RegistryRule,
-    StepResult,
-    StepStatus,
-    Verdict,
-)
+from cloche.jobs.work import JobWork
+from cloche.model.events import LogEvent, StateEvent
+from cloche.model.job import JobResult, Reason, ReasonCode, StepStatus, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from cloche.backends.base import Backend
-    from cloche.egress.registry import Registry
-    from cloche.jobs.installers.base import Installation, Source
-    from cloche.jobs.project.spec import JobSteps
-    from cloche.jobs.resolve import Resolution
-    from cloche.jobs.steps import OpenEgress
-    from cloche.linux.facts import HostFacts
+    from cloche.jobs.work import JobHost
     from cloche.model.abort import AbortSignal
     from cloche.model.events import Event
     from cloche.model.job import Artifact, JobSpec
 
 _MIB = 1024 * 1024
-_DENIALS_LIMIT_COUNT = 100
 # What follows a step (collecting, removing its box) still ends on its own after the job's limit.
 _GRACE_S = 1.0
 _ABORT_INTERVAL_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class JobHost:
-    """What this host lends to its jobs.
-
-    Attributes:
-        backend: Makes boxes.
-        facts: What can be enforced here.
-        cache_folder: Packages, layers and tools; Cloche's own.
-        registry: npm's.
-        sources: By origin (`npm`, `npm-named`, `pypi`), where packages come from.
-        cache_limit_bytes: Of layers that nobody uses.
-        clock: Seconds since the epoch.
-        open_egress: Serves the network of a box.
-    """
-
-    backend: Backend
-    facts: HostFacts
-    cache_folder: Path
-    registry: Registry
-    sources: Mapping[str, Source]
-    cache_limit_bytes: int = 10 * 1024**3
-    clock: Callable[[], float] = time.time
-    open_egress: OpenEgress = open_egress
-
-
-@dataclass(frozen=True, slots=True)
-class _Current:
-    """The step that is running, and since when: by the calendar, and to measure."""
-
-    name: str
-    started_at: float
-    monotonic: float
-    span: telemetry.JobSpan
 
 
 class JobRun:
@@ -116,9 +58,7 @@ class JobRun:
         self._started_at = time.monotonic()
         self._work: asyncio.Future[None] | None = None
         self._stopped: tuple[StepStatus, Reason] | None = None
-        self._names: tuple[str, ...] = ()
-        self._current: _Current | None = None
-        self._results: list[StepResult] = []
+        self._ledger = Ledger(self._tell, host.clock)
         self._early: tuple[Verdict, Reason] | None = None  # before the first step
         self._error: BaseException | None = None
         self._egress = EgressAccount()
@@ -149,7 +89,7 @@ class JobRun:
             project = refusal
         try:
             await asyncio.to_thread(self._open_records, project)
-            self._work = asyncio.ensure_future(self._run_project(project))
+            self._work = asyncio.ensure_future(self._do(project))
             await self._wait(self._work, signals)
             self._take_outcome(self._work)
             result = await asyncio.to_thread(self._finish)
@@ -234,154 +174,23 @@ class JobRun:
                 StepStatus.ABORTED, Reason(ReasonCode.ABORTED, "a listener of the job failed")
             )
 
-    def _note(self, message: str) -> None:
-        self._tell(StateEvent(self._host.clock(), "note", message=message))
-
-    async def _run_project(self, project: Project | JobRefusedError) -> None:
+    async def _do(self, project: Project | JobRefusedError) -> None:
         if isinstance(project, JobRefusedError):
             raise project
-        bundle, installation = project.bundle, project.installation
-        first = [] if installation is None else [install.NAME]
-        if project.resolution is not None:
-            first = [resolve.NAME, install.NAME]
-        if first and self._spec.build_scripts:
-            first.append(build_scripts.NAME)
-        self._names = (*first, *(step.name for step in project.steps.steps))
-        self._tell(StateEvent(self._host.clock(), "started", steps=self._names))
-        for path, why in bundle.left_out.items():
-            self._note(f"left out: {path} ({why})")
-        for line in installation.ignored if installation is not None else ():
-            self._note(line)
-        is_python = installation is not None and installation.origin == "pypi"
-        toolchain = await find_toolchain(
-            self._host.cache_folder,
-            self._host.sources["npm"].fetch,
-            self._host.sources["pypi"].fetch if is_python else None,
-            with_yarn=installation is not None and installation.tool == yarn.TOOL,
-        )
-        self._audit.state_toolchain(toolchain.describe())
-        await asyncio.to_thread(self._audit.write)  # the last word before anything starts
-        environment = await asyncio.to_thread(job_environment, toolchain)
-        host = self._host
-        site = Site(
-            host.backend,
-            host.facts,
-            environment,
-            self._log,
-            self._spec,
-            self._egress,
-            host.open_egress,
-            host.registry if self._spec.registry is RegistryRule.OPEN else None,
-        )
         self._collector = ArtifactCollector(
             project.steps.artifacts, self._spec.limits, self._delivery.copies
         )
-        files = bundle.files
-        if project.resolution is not None:
-            lockfile = await self._resolve(site, project.resolution)
-            if lockfile is None:
-                return
-            files = {**files, LOCKFILE: lockfile}
-            installation = read_installation(files)
-            self._collector.add(LOCKFILE, lockfile)
-        tree = Tree(files, bundle.executables)
-        if installation is not None:
-            tree.env = installation.step_env
-            tree.add(installation.step_files, frozenset())
-        installer = install.Installer(
-            site,
-            toolchain,
-            host.sources,
-            host.cache_folder,
-            host.cache_limit_bytes,
+        work = JobWork(
+            self._host,
+            self._spec,
+            self._ledger,
+            self._log,
+            self._audit,
+            self._collector,
+            self._egress,
             self._tell,
-            host.clock,
         )
-        try:
-            if installation is None or await self._install(installer, installation, tree):
-                await self._run_steps(site, project.steps, tree)
-        finally:
-            installer.close()
-
-    async def _resolve(self, site: Site, resolution: Resolution) -> bytes | None:
-        """The lockfile that is made anew; None when that failed."""
-        self._begin(resolve.NAME)
-        resolver = resolve.Resolver(site, self._host.registry, self._host.clock)
-        try:
-            result = await resolver.run(resolution, timeout_ms=self._left_ms())
-        finally:
-            self._deny(resolve.NAME, resolver.denials)
-        self._end(result)
-        if result.status is not StepStatus.PASSED:
-            return None
-        return resolver.lockfile
-
-    def _deny(self, step: str, denials: Sequence[tuple[str, str]]) -> None:
-        for what, why in denials[:_DENIALS_LIMIT_COUNT]:
-            self._egress.denied.append(Denial(step, what, why))
-
-    async def _run_steps(self, site: Site, steps: JobSteps, tree: Tree) -> None:
-        assert self._collector is not None
-        has_failed = False
-        for step in steps.steps:
-            if has_failed and not step.always:
-                continue
-            self._begin(step.name)
-            if step.is_test and steps.missing_test is not None:
-                result = refused(step.name, StepStatus.NO_TESTS, steps.missing_test, 0.0)
-            else:
-                timeout_ms = min(step.timeout_ms, self._left_ms())
-                result = await run_step(site, step, tree, self._collector, timeout_ms=timeout_ms)
-            result = replace(result, allowed=step.allow_failure and _may_be_allowed(result))
-            self._end(result)
-            has_failed |= result.status is not StepStatus.PASSED and not result.allowed
-
-    async def _install(
-        self, installer: install.Installer, installation: Installation, tree: Tree
-    ) -> bool:
-        self._begin(install.NAME)
-        try:
-            result = await installer.run(installation, timeout_ms=self._left_ms())
-        finally:
-            self._deny(install.NAME, installer.denials)
-        if installer.layer is not None:
-            tree.layers = (str(installer.layer.tree),)
-            self._audit.state_layer(
-                installer.layer.key,
-                installer.layer.sha256,
-                cached=result.cached,
-                base=installer.base,
-                packages_count=installer.fetched.packages_count,
-                fetched_bytes=installer.fetched.size_bytes,
-                signatures=installer.signatures,
-            )
-        self._end(result)
-        if result.status is StepStatus.PASSED and self._spec.build_scripts:
-            self._begin(build_scripts.NAME)
-            result = await installer.build(installation, timeout_ms=self._left_ms())
-            assert installer.layer is not None, "it is there after the install at the latest"
-            tree.layers = (str(installer.layer.tree),)
-            self._audit.state_builds(installer.layer, installer.built_folders)
-            self._end(result)
-        return result.status is StepStatus.PASSED
-
-    def _left_ms(self) -> int:
-        passed_ms = (time.monotonic() - self._started_at) * 1000
-        return max(1, round(self._spec.limits.timeout_ms - passed_ms))
-
-    def _begin(self, name: str) -> None:
-        now = self._host.clock()
-        self._current = _Current(name, now, time.monotonic(), telemetry.step_span(name))
-        self._tell(StepEvent(now, name, "started"))
-
-    def _end(self, result: StepResult) -> None:
-        assert self._current is not None
-        result = replace(result, started_at=self._current.started_at)
-        code = None if result.reason is None else result.reason.code
-        self._current.span.end(result.status, code, result.exit_code)
-        self._current = None
-        self._results.append(result)
-        self._tell(StepEvent(self._host.clock(), result.name, "ended", result=result))
+        await work.run(project)
 
     def _take_outcome(self, work: asyncio.Future[None]) -> None:
         """What the work came to, where that is not in its results yet."""
@@ -405,10 +214,9 @@ class JobRun:
                 self._error = error
 
     def _end_early(self, status: StepStatus, reason: Reason) -> None:
-        if self._current is not None:
-            duration_ms = round((time.monotonic() - self._current.monotonic) * 1000, 3)
-            self._end(refused(self._current.name, status, reason, duration_ms))
-        elif status is StepStatus.FAILED:
+        if self._ledger.end_current(status, reason):
+            return
+        if status is StepStatus.FAILED:
             self._early = (Verdict.REJECTED, reason)
         else:
             self._early = (verdict_of(status), reason)
@@ -416,7 +224,7 @@ class JobRun:
     def _judge(self) -> tuple[Verdict, str | None, Reason | None]:
         if self._early is not None:
             return self._early[0], None, self._early[1]
-        for result in self._results:
+        for result in self._ledger.results:
             if result.status is not StepStatus.PASSED and not result.allowed:
                 return verdict_of(result.status), result.name, result.reason
         return Verdict.PASSED, None, None
@@ -438,9 +246,7 @@ class JobRun:
             self._log.close()
         except OSError as error:
             verdict, reason = Verdict.INFRA_FAILED, _host_reason(error)
-        done = {result.name for result in self._results}
-        skipped = [StepResult(n, StepStatus.SKIPPED) for n in self._names if n not in done]
-        results = (*self._results, *skipped)
+        results = self._ledger.all_results()
 
         def end_record() -> None:
             self._audit.end(
@@ -465,7 +271,7 @@ class JobRun:
         if verdict is not Verdict.PASSED:
             artifacts = ()
             self._delivery.withdraw()
-        isolations = [each.isolation for each in self._results if each.isolation is not None]
+        isolations = [each.isolation for each in self._ledger.results if each.isolation is not None]
         return JobResult(
             run_id=self._run_id,
             verdict=verdict,
@@ -480,13 +286,6 @@ class JobRun:
             isolation=isolations[-1] if isolations else None,
             duration_ms=round((time.monotonic() - self._started_at) * 1000, 3),
         )
-
-
-def _may_be_allowed(result: StepResult) -> bool:
-    """Whether it is the step's own failure, and not the end of the whole job."""
-    ended = result.status in (StepStatus.PASSED, StepStatus.ABORTED, StepStatus.INFRA_FAILED)
-    timed_out = result.reason is not None and result.reason.code is ReasonCode.JOB_TIMEOUT
-    return not ended and not timed_out
 
 
 def _host_reason(error: OSError) -> Reason:
