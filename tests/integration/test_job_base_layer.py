@@ -4,10 +4,13 @@ nothing but what an install from nothing gives.
 
 import json
 import shutil
+import subprocess
 
 import pytest
 
 from cloche.environments.layers import LayerStore
+from cloche.environments.runtimes import require_runtime
+from cloche.jobs.installers.pnpm import _FORGET
 from cloche.model.job import ReasonCode, Verdict
 from job_site import GOOD_TEST, SCRIPTS, lockfile, manifest, open_site, project
 from needs import BOX, JOB, needs
@@ -187,3 +190,25 @@ def test_a_lockfile_that_does_not_fit_is_told_without_a_second_try(site, package
     ran = site.run({**files, "a.test.js": GOOD_TEST})
     assert ran.why is ReasonCode.LOCKFILE_OUTDATED
     assert sum("starts from layer" in line for line in ran.lines("install")) == 1
+
+
+def test_what_pnpm_notes_of_time_and_order_is_taken_out(tmp_path):
+    texts = set()
+    for number, order in enumerate((["b", "a"], ["a", "b"])):
+        modules = tmp_path / str(number) / "node_modules"
+        modules.mkdir(parents=True)
+        state = {
+            "skipped": order,
+            "ignoredBuilds": order,
+            "prunedAt": str(number),
+            "kept": order[:0],
+        }
+        (modules / ".modules.yaml").write_text(json.dumps(state))
+        when = {"lastValidatedTimestamp": number, "kept": 1}
+        (modules / ".pnpm-workspace-state-v1.json").write_text(json.dumps(when))
+        node = require_runtime("node").host_path
+        subprocess.run([node, "-e", _FORGET], cwd=modules.parent, check=True)
+        texts.add(tuple(file.read_text() for file in sorted(modules.iterdir())))
+    (told,) = texts
+    assert json.loads(told[0])["ignoredBuilds"] == ["a", "b"]
+    assert json.loads(told[1]) == {"lastValidatedTimestamp": 0, "kept": 1}
