@@ -22,17 +22,17 @@ BOX = ("user-namespaces", "proc-mount", "mount-api", "seccomp", "pidfd")
 EXPECTED_OF_ROOT = frozenset(
     {
         *BOX,
+        *JOB,
         "cgroup-memory",
         "cgroup-pids",
         "cgroup-cpu",
         "cgroup-cpuacct",
-        "npm-registry",
-        "overlay",
+        "pip-index",
         "runtime-bun",
         "runtime-deno",
-        "runtime-node",
         "runtime-python",
         "root",
+        "toolchain-uv",
         "worker-engines",
     }
 )

@@ -1,8 +1,10 @@
 """Whatever stands in a Python project's files or an index's page, it is read or refused."""
 
 import json
+import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from cloche.egress.simple_page import read_page, write_page
 from cloche.jobs.installers.choice import read_installation
 from cloche.jobs.project.pyproject import read_toml, write_toml
 from cloche.jobs.project.requirements import read_requirements
+from cloche.jobs.project.uv_lockfile import read_uv_lockfile
 from cloche.jobs.refusal import JobRefusedError
 from cloche.settings.address import Address
 
@@ -33,7 +36,11 @@ toml_shrapnel = st.lists(
     max_size=20,
 ).map(b"".join)  # fmt: skip
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats()
+    | st.text(max_size=8),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
     ),
@@ -62,6 +69,79 @@ def test_a_project_of_uv_is_read_or_refused(lock: bytes, pyproject: bytes) -> No
     assert installation is not None
     for text in installation.files.values():
         assert read_toml(text, limit_bytes=1_000_000) is not None
+
+
+# A uv.lock that is right but for some of its values.
+MIRROR = "http://127.0.0.1:4873"
+SHA256 = "a" * 64
+odd = st.sampled_from(
+    ["", "..", "x", "http://[", "http://a\u2100b", "\x7f", "\u2028", 2**63, True, [], {}, [[]]]
+) | values.filter(lambda value: "None" not in repr(value))  # fmt: skip
+places = st.sampled_from(
+    ["https://x.test/a-1.0-py3-none-any.whl", "https://x.test/..%2fa-1.0-py3-none-any.whl",
+     "https://x.test/a-1.0-py3-none-any.whl%0a", "a-1.0-py3-none-any.whl", "b-1.0-py3-none-any.whl"]
+)  # fmt: skip
+WHEEL = {"url": "https://x.test/a-1.0-py3-none-any.whl", "hash": f"sha256:{SHA256}"}
+REGISTRY = {"registry": "https://x.test/simple"}
+GOOD = {"name": "a", "version": "1.0", "source": REGISTRY, "wheels": [WHEEL]}
+OWN = {"name": "b", "source": {"editable": "."}, "dependencies": [{"name": "a"}]}
+sources = st.sampled_from(
+    [{"registry": "http://["}, {"virtual": ".."}, {"git": "https://x.test/a"}, {"path": "../a"}]
+)
+dependencies = st.fixed_dictionaries({"name": odd}, optional={"source": sources | odd})
+wheels = st.tuples(st.sampled_from(["url", "hash", "filename", "size"]), places | odd).map(
+    lambda changed: {**WHEEL, changed[0]: changed[1]}
+)
+fields = st.sampled_from(["name", "version", "source", "wheels", "dependencies", "sdist"])
+values_of_fields = sources | st.lists(wheels, max_size=2) | st.lists(dependencies) | odd
+packages = st.tuples(
+    st.sampled_from([GOOD, OWN]), st.dictionaries(fields, values_of_fields, max_size=1)
+).map(lambda pair: {**pair[0], **pair[1]})
+locks = st.fixed_dictionaries(
+    {"version": st.just(1), "package": st.lists(packages, max_size=3) | odd},
+    optional={"options": odd, "manifest": odd},
+).map(write_toml)
+
+
+@given(locks | toml_shrapnel.map(b"version = 1\n".__add__) | st.binary())
+def test_any_bytes_are_a_lockfile_of_uv_that_holds_or_a_refusal(data: bytes) -> None:
+    try:
+        found = read_uv_lockfile(data, mirror=MIRROR)
+    except JobRefusedError as refusal:
+        assert refusal.reason.message.isprintable() and len(refusal.reason.message) < 2000
+        return
+    for name, project in found.projects.items():
+        assert project.name == name and project.hashes == {SHA256}
+    for package in read_toml(found.text, limit_bytes=10_000_000).get("package", []):
+        for wheel in package.get("wheels", []):
+            assert wheel["url"].startswith(f"{MIRROR}/files/{package['name']}/{SHA256}/")
+    again = read_uv_lockfile(found.text, mirror=MIRROR)
+    assert again.projects.keys() == found.projects.keys()
+
+
+HEAD = b"version = 1\n"
+PACKAGE = HEAD + b'[[package]]\nname = "a"\nversion = "1.0"\n'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"x = " + b"[" * 1_000_000,
+        HEAD + b"x = " + b"{a=" * 1_000_000,
+        HEAD + b"a." * 1_000_000 + b"a = 1",
+        HEAD + b"x = 0x" + b"f" * 1_000_000,
+        HEAD + b"x = " + b"9" * 1_000_000,
+        HEAD + b'[[package]]\nname = "a"\n' * 20_000,
+        PACKAGE + b'source = { registry = "' + b"http://[" * 100_000 + b'" }',
+        PACKAGE + b'source = { registry = "http://x" }\nwheels = [' + b"{}," * 200_000 + b"]",
+    ],
+    ids=["lists", "tables", "parts", "hexadecimal", "decimal", "packages", "source", "wheels"],
+)
+def test_a_lockfile_of_uv_made_to_take_long_is_refused_soon(data: bytes) -> None:
+    begun_s = time.process_time()
+    with pytest.raises(JobRefusedError):
+        read_uv_lockfile(data, mirror=MIRROR)
+    assert time.process_time() - begun_s < 5
 
 
 @given(st.dictionaries(st.text(max_size=8), values.filter(lambda value: "None" not in repr(value))))

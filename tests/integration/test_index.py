@@ -131,6 +131,7 @@ def test_an_index_that_does_not_give_a_page_is_named(server, store, code, reason
     error = failure(settings_for(server), store, project(published))
     assert error.code is reason
     assert server.origin in error.message
+    assert len(server.seen) == (3 if reason is ReasonCode.REGISTRY_FAILED else 1)
 
 
 @pytest.mark.parametrize("page", [b"{}", b'{"files": [1]}', b"{" * 100_000, b'{"files": "x"}'])

@@ -4,17 +4,14 @@ import base64
 import json
 
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import job_site
 from cloche.model.job import ReasonCode, Verdict
 from job_site import open_site
 from needs import BOX, JOB, needs
 from registry_server import KEYS_PATH, status
-
-pytest.importorskip("cryptography", reason="missing fact: cryptography (not installed)")
-
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 pytestmark = needs(*BOX, *JOB)
 KEY = ec.generate_private_key(ec.SECP256R1())

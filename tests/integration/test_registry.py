@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import socket
 import threading
 import time
@@ -185,6 +186,58 @@ def test_a_registry_in_trouble_is_asked_three_times(server, store, name):
     assert error.retry_safe
     assert server.origin in error.message
     assert server.paths().count("/b/-/b-1.0.0.tgz") == 3
+
+
+def ask(server, store, **options):
+    """What the registry says of `a`, and of its keys."""
+
+    async def work():
+        async with Registry(settings_for(server), store) as source:
+            document = await source.fetch_metadata("a")
+            return document, await source.ask("a", "keys", 100, **options)
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_metadata_and_keys_are_asked_for_three_times_too(server, store, name):
+    server.add("a", "1.0.0")
+    server.serve("/keys", b"{}")
+    for path in ("/a", "/keys"):
+        server.script(path, *[TROUBLES[name]] * 2)
+    document, keys = ask(server, store, patiently=True)
+    assert json.loads(document)["name"] == "a"
+    assert keys == b"{}"
+    assert server.paths() == ["/a"] * 3 + ["/keys"] * 3
+    server.script("/a", *[TROUBLES[name]] * 3)
+    with pytest.raises(PackageError) as caught:
+        ask(server, store)
+    assert (caught.value.code, caught.value.retry_safe) == (ReasonCode.REGISTRY_FAILED, True)
+    assert server.paths().count("/a") == 6
+
+
+def test_what_need_not_be_had_is_asked_for_once(server, store):
+    server.add("a", "1.0.0")
+    server.script("/keys", status(503))
+    with pytest.raises(PackageError):
+        ask(server, store)
+    assert server.paths() == ["/a", "/keys"]
+
+
+@pytest.mark.parametrize("code", [400, 401, 404])
+def test_metadata_that_are_not_given_are_asked_for_once(server, store, code):
+    server.script("/a", status(code))
+    with pytest.raises(PackageError) as caught:
+        ask(server, store)
+    assert caught.value.code is ReasonCode.PACKAGE_UNAVAILABLE
+    assert str(code) in caught.value.message
+    assert server.paths() == ["/a"]
+
+
+def test_a_registry_without_keys_is_asked_for_them_once(server, store):
+    server.add("a", "1.0.0")
+    assert ask(server, store, patiently=True)[1] is None
+    assert server.paths() == ["/a", "/keys"]
 
 
 def test_a_registry_that_does_not_answer_is_given_up(server, store, monkeypatch):

@@ -824,6 +824,18 @@ def test_a_folder_that_cannot_be_read_is_an_invalid_request(
     assert len(caught.value.message) < 500
 
 
+@pytest.mark.parametrize(
+    ("name", "is_hinted"), [("job.yaml", True), ("job.yml", True), ("j.json", True), ("j", False)]
+)
+def test_a_spec_in_the_place_of_a_bundle_is_told_its_own(
+    tmp_path: Path, name: str, is_hinted: bool
+) -> None:
+    (tmp_path / name).write_text("bundle: .\n")
+    with pytest.raises(InvalidRequestError, match="is no folder") as caught:
+        read_bundle(str(tmp_path / name))
+    assert ("`cloche job run -f FILE`" in caught.value.message) is is_hinted
+
+
 def test_a_folder_that_cannot_be_listed_is_an_invalid_request(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,16 @@ def test_a_specs_bundle_is_relative_to_it_and_a_named_folder_wins(
     assert refused("-f", str(file), "--pids-limit", "5").startswith("limits: ")
 
 
+def test_a_spec_without_its_option_is_told_the_option(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("bundle: .\nsteps: [{name: a, shell: b}]")
+    runner = CliRunner()
+    error = runner.invoke(cli, ["job", "validate", str(file)], standalone_mode=False).exception
+    assert isinstance(error, InvalidRequestError) and "give it with -f" in error.message
+    control = runner.invoke(cli, ["job", "validate", "-f", str(file)], standalone_mode=False)
+    assert control.return_value == 0, control.exception
+
+
 def test_a_spec_inside_the_project_has_no_say_and_that_is_told(play: Play, tmp_path: Path) -> None:
     file = tmp_path / "cloche.yaml"
     file.write_text("limits: {memory_mb: 999999}")

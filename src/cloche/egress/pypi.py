@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -28,6 +26,7 @@ from cloche.egress.registry import (
 from cloche.egress.simple_page import ListedFile, read_page, write_page
 from cloche.errors import UnavailableError
 from cloche.linux.host import run_command
+from cloche.linux.scratch import scratch_folder
 from cloche.model.job import ReasonCode
 from cloche.model.wheel import PAGE_TYPE, LockedProject, Wheel, normalise_name, read_wheel_name
 from cloche.settings.address import Address
@@ -36,6 +35,7 @@ from cloche.store.packages import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -141,6 +141,7 @@ class Index:
         self._lock = threading.Lock()
         self._files: dict[str, tuple[tuple[Address, tuple[ListedFile, ...]], ...]] = {}
         self._folder: Path | None = None
+        self._folders = ExitStack()
 
     async def __aenter__(self) -> Self:
         return self
@@ -187,8 +188,7 @@ class Index:
             await asyncio.to_thread(self._threads.shutdown)
         finally:
             self._connections.close()
-            if self._folder is not None:
-                await asyncio.to_thread(shutil.rmtree, self._folder)
+            await asyncio.to_thread(self._folders.close)
 
     # What follows runs in a thread of its own and may block.
 
@@ -241,7 +241,7 @@ class Index:
         page = write_page(project.name, wheels, self._mirror)
         with self._lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="cloche-pages-"))
+                self._folder = self._folders.enter_context(scratch_folder())
         path = self._folder / f"{hashlib.sha256(repr(project).encode()).hexdigest()}.json"
         path.write_bytes(page)
         return path

@@ -205,15 +205,20 @@ class Registry:
             self._default = self._threads.submit(self._find)
         loop = asyncio.get_running_loop()
         types = _METADATA_TYPES if is_short else "application/json"
-        return await loop.run_in_executor(self._threads, self._ask, name, types, self._default)
+        return await loop.run_in_executor(
+            self._threads, self._ask_for_metadata, name, types, self._default
+        )
 
-    async def ask(self, name: str, path: str, limit_bytes: int) -> bytes | None:
-        """What the registry that a package comes from has at a path; asked once.
+    async def ask(
+        self, name: str, path: str, limit_bytes: int, *, patiently: bool = False
+    ) -> bytes | None:
+        """What the registry that a package comes from has at a path.
 
         Args:
             name: The package's.
             path: Below the registry's own; safe in a URL.
             limit_bytes: Of what is read.
+            patiently: Asks again where that may help; else once.
 
         Returns:
             None where it has nothing there.
@@ -223,10 +228,10 @@ class Registry:
         """
         if self._default is None:
             self._default = self._threads.submit(self._find)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, self._ask_for, name, path, limit_bytes, self._default
-        )
+        ask = partial(self._ask, name, path, "application/json", limit_bytes, self._default)
+        if patiently:
+            ask = partial(try_patiently, ask, name, self._closing, self._jitter)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     async def group(self, names: Iterable[str]) -> dict[str, list[str]]:
         """The names of packages by the address of the registry that they come from.
@@ -250,6 +255,8 @@ class Registry:
         Raises:
             UnavailableError: as `find_registry`.
         """
+        if not self._npm.credentials:
+            return ""  # without asking npm for its own registry, which takes a fifth of a second
         if self._default is None:
             self._default = self._threads.submit(self._find)
         loop = asyncio.get_running_loop()
@@ -257,35 +264,33 @@ class Registry:
 
     # What follows runs in a thread of its own and may block.
 
-    def _ask(self, name: str, types: str, default: Future[Address]) -> bytes:
-        try:
-            registry = self._npm.registry_of(name) or default.result()
-            path = registry.path + name.replace("/", "%2f")
-            with self._connections.get(replace(registry, path=path), types) as answer:
-                if answer.status != 200:
-                    raise _refused(name, registry, answer.status)
-                return read_all(answer, name, WHOLE_METADATA_BYTES_LIMIT)
-        except (UnavailableError, ConnectionFailedError) as error:
-            raise PackageError(
-                ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=True
-            ) from error
+    def _ask_for_metadata(self, name: str, types: str, default: Future[Address]) -> bytes:
+        path = name.replace("/", "%2f")
+        ask = partial(self._ask, name, path, types, WHOLE_METADATA_BYTES_LIMIT, default)
+        document = try_patiently(ask, name, self._closing, self._jitter)
+        if document is None:
+            raise _refused(name, self._npm.registry_of(name) or default.result(), 404)
+        return document
 
-    def _ask_for(
-        self, name: str, path: str, limit_bytes: int, default: Future[Address]
+    def _ask(
+        self, name: str, path: str, types: str, limit_bytes: int, default: Future[Address]
     ) -> bytes | None:
+        """Once; None where there is nothing at that path."""
         try:
             registry = self._npm.registry_of(name) or default.result()
             address = replace(registry, path=registry.path + path)
-            with self._connections.get(address, "application/json") as answer:
+            with self._connections.get(address, types) as answer:
                 if answer.status == 404:
                     return None
                 if answer.status != 200:
                     raise _refused(name, registry, answer.status)
                 return read_all(answer, name, limit_bytes)
-        except (UnavailableError, ConnectionFailedError) as error:
+        except ConnectionFailedError as error:
             raise PackageError(
-                ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=True
+                ReasonCode.REGISTRY_FAILED, f"{name}: {error}", retry_safe=error.retry
             ) from error
+        except UnavailableError as error:
+            raise PackageError(ReasonCode.REGISTRY_FAILED, f"{name}: {error}") from error
 
     def _scope(self, names: set[str], default: Future[Address]) -> str:
         registries = {self._npm.registry_of(name) for name in names}

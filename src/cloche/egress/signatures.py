@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class Signatures:
         verified_count: It fits.
         unsigned_count: The registry signs packages, and not this one.
         unknown_count: It, or the keys, could not be had, or it is of no key that holds now.
-        not_offered_count: The registry has no keys, or nothing here can check signatures.
+        not_offered_count: The registry has no keys.
     """
 
     verified_count: int = 0
@@ -110,10 +109,8 @@ async def check_signatures(
 
 async def _fetch_keys(registry: Registry, name: str, now: float) -> Keys | None:
     """The keys of the registry that a package comes from, by name; None where it does not sign."""
-    if importlib.util.find_spec("cryptography") is None:
-        return None
     try:
-        answer = await registry.ask(name, KEYS_PATH, _KEYS_BYTES_LIMIT)
+        answer = await registry.ask(name, KEYS_PATH, _KEYS_BYTES_LIMIT, patiently=True)
     except PackageError:
         return {}
     return None if answer is None else _read_keys(answer, now)

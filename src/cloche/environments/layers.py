@@ -7,8 +7,8 @@ killed Cloche left half-made is removed by the next one.
 Whoever uses a layer shares the lock of its `layer.json`; whoever removes it has that lock alone.
 The time of that file is when the layer was last used.
 
-A layer can start from another one (`find_base`): files that both have are then one file with two
-names. `contents.json` says what a layer can give to a later one.
+A layer can start from another one (`find_base`); `contents.json` says what it can give to a later
+one. No two layers share a file.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class LayerStore:
             fill: Called with a descriptor of its empty tree; what it raises is raised here, and
                 nothing is left.
             made_of: By which a later layer finds it as its base.
-            base: What it shares files with, in use.
+            base: What it starts from, in use.
 
         Requires: `making(key)` is held.
         """
@@ -357,7 +357,9 @@ def _describe(
 ) -> dict[str, Any]:
     tree = partial / "tree"
     of_base = {} if base is None else base.read_digests()
-    digest = digest_tree(tree, {path: of_base[path] for path in counts.linked if path in of_base})
+    digest = digest_tree(
+        tree, {path: of_base[path] for path in counts.unchanged if path in of_base}
+    )
     if made_of.family:
         contents = {"packages": dict(made_of.packages), "files": digest.files}
         (partial / _CONTENTS).write_text(json.dumps(contents))

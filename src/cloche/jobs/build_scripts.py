@@ -17,7 +17,6 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +31,7 @@ from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import Site
 from cloche.jobs.verdict import judge
 from cloche.linux.gathering import TreeCopy, TreeRefusedError, copy_around, copy_folder
+from cloche.linux.scratch import scratch_folder
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.plan import Command
 from cloche.model.policy import MAX_TIMEOUT_MS
@@ -114,8 +114,8 @@ class BuildScripts:
             # Whoever held it before may have made just this.
             if await self._find(key):
                 return self._say(f"layer {key[:12]} has what they made", cached=True)
-            with tempfile.TemporaryDirectory() as folder:
-                kept = Path(folder, "tree")
+            with scratch_folder() as folder:
+                kept = folder / "tree"
                 kept.mkdir(mode=0o755)
                 result = await self._build(installation, installed, kept, timeout_ms)
                 if result.status is StepStatus.PASSED:

@@ -8,7 +8,6 @@ or of a package runs. What comes of it is read like any stranger's lockfile.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from cloche.jobs.project.lockfile import LOCKFILE, LOCKFILE_BYTES_LIMIT, Lockfil
 from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import STEP_ENVIRONMENT, Site
 from cloche.jobs.verdict import judge
+from cloche.linux.scratch import scratch_folder
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.plan import Command
 from cloche.model.policy import MAX_TIMEOUT_MS
@@ -129,10 +129,10 @@ class Resolver:
             listen_ports=(PORT,),
         )
         allowed = None if policy.allow is None else resolution.known.union(policy.allow)
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch_folder() as folder:
             mirror = Mirror(
                 MetadataItems(allowed),
-                lambda item: self._fetch(item, policy, Path(folder)),
+                lambda item: self._fetch(item, policy, folder),
                 port=PORT,
                 limit_bytes=spec.limits.egress_mb * _MIB,
                 connections_count=spec.limits.connections_count,

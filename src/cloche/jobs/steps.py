@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from cloche.jobs.reports.junit import REPORT_BYTES_LIMIT, add, combine, read_jun
 from cloche.jobs.reports.reader import ReportReader
 from cloche.jobs.services import with_services
 from cloche.jobs.verdict import judge
+from cloche.linux.scratch import scratch_folder
 from cloche.model.job import Reason, ReasonCode, StepResult, StepStatus
 from cloche.model.outcome import Cause
 from cloche.model.plan import Command
@@ -253,7 +252,7 @@ async def _serving(
             stack.push_async_callback(egress.close)
             variables |= TRUST_ENVIRONMENT
         if site.registry is not None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = stack.enter_context(scratch_folder())
             opened = OpenRegistry(site.registry, folder, site.spec.limits)
             stack.callback(site.egress.note_packages, step.name, opened)
             stack.push_async_callback(opened.mirror.close)

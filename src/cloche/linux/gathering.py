@@ -188,9 +188,9 @@ class TreeCopy:
 
     Attributes:
         left_out: Paths, from the root, that are not copied, nor is what lies below them.
-        base: A tree of Cloche's own on the target's file system, which the source was laid over; a
-            file that is as it is there becomes a second name of that one. -1 for none.
-        linked: The paths of those.
+        base: A tree of Cloche's own that the source was laid over; what is as it is there is copied
+            from there. -1 for none.
+        unchanged: The paths of those files.
     """
 
     limit_bytes: int
@@ -199,7 +199,7 @@ class TreeCopy:
     entries_count: int = 0
     left_out: frozenset[str] = frozenset()
     base: int = -1
-    linked: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
     # Set from another thread: nobody wants the copy any more.
     stopped: bool = False
 
@@ -256,8 +256,9 @@ def copy_tree(source: int, target: int, prefix: str, counts: TreeCopy, *, base: 
             continue
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
-            if _link_file(base, target, name, status, counts):
-                counts.linked.add(prefix + name)
+            if _is_unchanged(base, name, status):
+                _copy_file(base, target, name, counts)
+                counts.unchanged.add(prefix + name)
             else:
                 _copy_file(source, target, name, counts)
         elif stat.S_ISLNK(status.st_mode):
@@ -327,29 +328,22 @@ def _same_folder(base: int, path: str) -> Iterator[int]:
             os.close(below)
 
 
-def _link_file(base: int, target: int, name: str, status: os.stat_result, counts: TreeCopy) -> bool:
-    """Gives a file of the base a second name, where nobody has changed it.
+def _is_unchanged(base: int, name: str, status: os.stat_result) -> bool:
+    """Whether a file is as `base` has it.
 
-    Were `status` a lie, the target would still have what the base has, and nothing else.
+    Were `status` a lie, the target would get what the base has, and nothing else.
     """
     if base < 0:
         return False
     try:
         known = os.stat(name, dir_fd=base, follow_symlinks=False)
-        is_same = (known.st_mode, known.st_size, known.st_mtime_ns) == (
-            status.st_mode,
-            status.st_size,
-            status.st_mtime_ns,
-        )
-        if not is_same:
-            return False
-        os.link(name, name, src_dir_fd=base, dst_dir_fd=target, follow_symlinks=False)
-    except OSError:  # it is new, or has as many names as a file may have
+    except FileNotFoundError:
         return False
-    counts.size_bytes += known.st_size
-    if counts.size_bytes > counts.limit_bytes:
-        raise TreeRefusedError(f"over {counts.limit_bytes} bytes")
-    return True
+    return (known.st_mode, known.st_size, known.st_mtime_ns) == (
+        status.st_mode,
+        status.st_size,
+        status.st_mtime_ns,
+    )
 
 
 def _check_link(path: str, link: str) -> None:

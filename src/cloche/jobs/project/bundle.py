@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 ARCHIVE_LIMIT_BYTES: Final = 256 * 1024 * 1024
 """Of an archive or a diff as it lies on the disk."""
+_SPEC_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,11 @@ def read_bundle(
         return _finish(survey, *_read_archive(data, survey))
     if is_patch(data):
         return read_patch(data)
+    hint = ""
+    if path.endswith(_SPEC_SUFFIXES):
+        hint = ". If it is the spec of a job, give it with -f (`cloche job run -f FILE`)"
     raise InvalidRequestError(
-        f"{what}: {show_path(path)} is no folder, tar, tar.gz, tar.zst, zip or unified diff",
+        f"{what}: {show_path(path)} is no folder, tar, tar.gz, tar.zst, zip or unified diff{hint}",
         retry_safe=True,
     )
 

@@ -17,6 +17,8 @@ PYPROJECT: Final = "pyproject.toml"
 _BYTES_LIMIT: Final = 1024 * 1024
 DEPTH_LIMIT: Final = 64
 _WEIGHT_LIMIT: Final = 5_000_000
+# Source: TOML 1.0.0, "Integer"; the longest ones Python would read and not write.
+_INTEGERS: Final = range(-(2**63), 2**63)
 _TOO_DEEP: Final = f"is nested deeper than {DEPTH_LIMIT} levels"
 # What ends the name in a requirement. Source: PEP 508.
 _NAME_ENDS: Final = " [(<>=!~;@,\t"
@@ -38,7 +40,8 @@ def read_toml(data: bytes, *, limit_bytes: int) -> dict[str, Any]:
     """Decodes TOML.
 
     Raises:
-        ValueError: it is none, larger than that, or nested deeper than `DEPTH_LIMIT`.
+        ValueError: it is none, larger than that, nested deeper than `DEPTH_LIMIT`, or has a
+            number of more than 64 bits.
     """
     if len(data) > limit_bytes:
         raise ValueError(f"has {len(data)} bytes, over {limit_bytes}")
@@ -52,6 +55,8 @@ def read_toml(data: bytes, *, limit_bytes: int) -> dict[str, Any]:
     level: list[Any] = [table]
     for _ in range(DEPTH_LIMIT):
         level = [each for value in level for each in _values_of(value)]
+        if any(isinstance(each, int) and each not in _INTEGERS for each in level):
+            raise ValueError("has a number of more than 64 bits")
         if not level:
             return table
     raise ValueError(_TOO_DEEP)

@@ -129,7 +129,7 @@ def _take_source(source: Any, name: str, mirror: str) -> dict[str, str]:
     """Where the mirror has it, if an index has."""
     table = source if isinstance(source, dict) else {}
     registry = table.get("registry")
-    if isinstance(registry, str) and urlsplit(registry).scheme in ("http", "https"):
+    if isinstance(registry, str) and _is_of_web(registry):
         return {"registry": f"{mirror}/simple"}
     kind = next((what for key, what in _KINDS.items() if key in table), "a folder of packages")
     where = next((value for value in table.values() if isinstance(value, str)), "?")
@@ -181,4 +181,15 @@ def _read_wheels(entry: Mapping[str, Any], name: str, version: str) -> dict[str,
 
 
 def _file_of(place: Any) -> str | None:
-    return unquote(urlsplit(place).path.rpartition("/")[2]) if isinstance(place, str) else None
+    """The name in a URL or a path."""
+    try:
+        return unquote(urlsplit(place).path.rpartition("/")[2]) if isinstance(place, str) else None
+    except ValueError:  # it is no URL, such as `http://[`
+        return None
+
+
+def _is_of_web(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False

@@ -40,6 +40,7 @@ _WRITTEN_VERSION: Final = "10"
 _VERSIONS_OF_YARN_3: Final = ("4", "5", "6", "7")
 _CACHE_VERSION: Final = "10"
 _SHA512_DIGITS_COUNT: Final = 128
+_LENGTH_LIMIT: Final = 8192
 _MADE_ANEW: Final = "Make it anew with `yarn install --mode=update-lockfile` (Yarn 4)"
 _TEXTS: Final = ("version", "resolution", "checksum", "conditions", "languageName", "linkType")
 _TABLES: Final = ("dependencies", "peerDependencies", "bin")
@@ -168,15 +169,19 @@ def _read_cache_key(key: str) -> str:
 
 
 def _check_shape(key: str, entry: Any) -> None:
-    if not isinstance(entry, dict):
-        raise _invalid(f"its entry {show(key)} must hold names and values")
+    if not isinstance(entry, dict) or not _is_text(key):
+        raise _invalid(f"its entry {show(key)} must be a text that holds names and values")
     for field, value in entry.items():
         if field in _TEXTS:
-            is_right = isinstance(value, str)
+            is_right = _is_text(value)
         elif field in _TABLES:
             is_right = _are_texts(value)
         elif field in _DEEP_TABLES:
-            is_right = isinstance(value, dict) and all(map(_are_texts, value.values()))
+            is_right = (
+                isinstance(value, dict)
+                and all(map(_is_text, value))
+                and all(map(_are_texts, value.values()))
+            )
         else:
             raise _invalid(f"its entry {show(key)} has the field {show(field)}, not known here")
         if not is_right:
@@ -184,10 +189,17 @@ def _check_shape(key: str, entry: Any) -> None:
     for field in ("version", "resolution"):
         if field not in entry:
             raise _invalid(f"its entry {show(key)} has no {field}")
+        if len(entry[field]) > _LENGTH_LIMIT:
+            raise _invalid(f"the {field} of its entry {show(key)} is over {_LENGTH_LIMIT} letters")
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
+
+
+def _is_text(value: Any) -> bool:
+    # Yarn writes others as they are, and no reader of YAML takes all of these.
+    return isinstance(value, str) and value.isprintable()
 
 
 def _bare(specifier: str) -> str:
