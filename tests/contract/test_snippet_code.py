@@ -295,7 +295,8 @@ def test_code_that_is_no_text_or_too_much_is_refused(sandbox: Any, code: Any) ->
 
 
 def test_much_code_is_run_all_the_same(sandbox: Any) -> None:
+    limits = {"memory_limit_mb": 512, "timeout_ms": 30_000}
     padding = "x = 1\n" * 100_000
-    assert sandbox.run(f"{padding}7", language="python", memory_limit_mb=512).value == 7
+    assert sandbox.run(f"{padding}7", language="python", **limits).value == 7
     padding = "var x = 1;\n" * 20_000
-    assert sandbox.run(f"{padding}7", memory_limit_mb=512).value == 7
+    assert sandbox.run(f"{padding}7", **limits).value == 7

@@ -131,13 +131,17 @@ def test_only_what_the_earlier_layer_lacks_is_fetched(site, packages):
     assert any("has 5 of the 6 packages" in line for line in ran.lines("install"))
 
 
-def test_files_that_two_layers_share_are_one_file_on_the_disk(site, packages):
+@pytest.mark.case("ins-14-store-poisoning")
+def test_a_layer_shares_no_file_with_the_one_that_it_started_from(site, packages):
     first = site.run(project(*packages[:5]))
-    second = site.run(project(*packages))
+    look = "find node_modules/ -type f -links +1; echo EVIL > node_modules/part-0/index.js"
+    second = site.run(project(*packages), steps=[{"name": "look", "shell": look}])
+    assert layer_of(second)["base"] == layer_of(first)["key"]
+    assert second.lines("look") == []
     trees = {tree.parent.name: tree for tree in site.trees()}
     path = "node_modules/.pnpm/part-0@1.0.0/node_modules/part-0/index.js"
     files = [trees[layer_of(ran)["key"]] / path for ran in (first, second)]
-    assert files[0].samefile(files[1])
+    assert not files[0].samefile(files[1])
     store = LayerStore(site.cache_folder)
     assert store.remove(layer_of(first)["key"])
     assert files[1].read_text() == "module.exports = 0;"

@@ -704,3 +704,20 @@ def test_a_real_package_comes_from_this_hosts_own_registry(store):
         "vMCoEA==",
     )
     assert len(fetch(npm, store, package)) > 1000
+
+
+@pytest.mark.parametrize("credentials", [{}, {"//registry.test/": "Bearer t"}])
+def test_npm_is_asked_for_its_registry_only_where_there_are_credentials(store, credentials):
+    asked = []
+
+    def run_npm(*argv):
+        asked.append(argv)
+        return CommandResult(0, "https://registry.test/")
+
+    async def work():
+        npm = NpmSettings(credentials=credentials)
+        async with Registry(npm, store, run_command=run_npm) as registry:
+            return await registry.find_scope({"a"})
+
+    scope = asyncio.run(work())
+    assert (bool(scope), len(asked)) == (bool(credentials), len(credentials))
