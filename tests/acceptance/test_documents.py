@@ -21,7 +21,7 @@ from needs import BOX, JOB, needs
 ROOT = Path(__file__).parents[2]
 # Document → how many values its Python promises.
 DOCUMENTS = {
-    "README.md": 6,
+    "README.md": 7,
     "docs/egress.md": 1,
     "docs/jobs.md": 0,
     "docs/snippets.md": 2,

@@ -191,17 +191,23 @@ class Installer:
     ) -> StepResult:
         started_at = time.monotonic()
         base = await asyncio.to_thread(self._layers.find_base, made_of)
-        if base is not None:
-            with contextlib.closing(base[0]):
-                result = await self._make_from(base, key, made_of, installation, timeout_ms)
-            if result.status is StepStatus.PASSED:
-                self.base = base[0].key
-                return result
-            # Whatever an earlier layer may do to a package manager, it fails no job.
-            if result.reason is None or result.reason.code is not ReasonCode.EXIT_CODE:
-                return result
-            timeout_ms = max(1, timeout_ms - round((time.monotonic() - started_at) * 1000))
-        return await self._make_from(None, key, made_of, installation, timeout_ms)
+        if base is None:
+            return await self._make_from(None, key, made_of, installation, timeout_ms)
+        with contextlib.closing(base[0]):
+            first = await self._make_from(base, key, made_of, installation, timeout_ms)
+        if first.status is StepStatus.PASSED:
+            self.base = base[0].key
+            return first
+        if first.reason is None or first.reason.code is not ReasonCode.EXIT_CODE:
+            return first
+        # Whatever an earlier layer may do to a package manager, it fails no job.
+        left_ms = max(1, timeout_ms - round((time.monotonic() - started_at) * 1000))
+        result = await self._make_from(None, key, made_of, installation, left_ms)
+        return replace(
+            result,
+            log_offset_bytes=first.log_offset_bytes,
+            log_bytes=first.log_bytes + result.log_bytes,
+        )
 
     async def _make_from(
         self,

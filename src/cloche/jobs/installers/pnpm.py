@@ -61,7 +61,8 @@ done
 _OUTDATED: Final = Reason(
     ReasonCode.LOCKFILE_OUTDATED,
     "pnpm-lock.yaml does not match package.json (pnpm's own words are in the log); run"
-    " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml",
+    " `pnpm install --lockfile-only` and add the new pnpm-lock.yaml, or have it made anew"
+    " (`lockfile: resolve`)",
 )
 # pnpm's codes for a lockfile that does not fit: its specifiers, its settings, its projects.
 _REASONS: Final = MappingProxyType(
