@@ -9,13 +9,14 @@ import os
 import secrets
 import socket
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cloche.backends import namespaces_command, namespaces_report
 from cloche.backends.base import CollectedFiles, Sinks
 from cloche.errors import InternalError, UnavailableError
 from cloche.linux import cgroup, files, gathering, inspection, launching, netns, processes
 from cloche.linux import limits as kernel_limits
+from cloche.linux.threads import finish_in_thread
 from cloche.model.outcome import Cause, Outcome, Usage
 from cloche.model.plan import BoxPlan, Command, Isolation, Scratch
 
@@ -41,7 +42,6 @@ _SYSCTLS = {
 # Room beside the caller's files in a sealed workspace: tmpfs rounds up to pages.
 _SEALED_SLACK_BYTES = 64 * 1024
 _GRACE_S = 1.0
-_T = TypeVar("_T")
 
 
 class NamespacesBox:
@@ -371,14 +371,14 @@ class NamespacesBox:
         self, globs: Sequence[str], take: Callable[[gathering.GuestFile], str | None]
     ) -> tuple[dict[str, str], int]:
         """See `backends.base.Box.gather`."""
-        return await _finish_in_thread(gathering.gather, self.workspace, globs, take)
+        return await finish_in_thread(gathering.gather, self.workspace, globs, take)
 
     async def copy_folders(
         self, box_paths: Sequence[str], target: int, counts: gathering.TreeCopy
     ) -> None:
         """See `backends.base.Box.copy_folders`."""
         for path in box_paths:
-            await _finish_in_thread(
+            await finish_in_thread(
                 gathering.copy_folder,
                 self.workspace,
                 target,
@@ -415,22 +415,6 @@ class NamespacesBox:
             if self.cgroup is not None and not self.cgroup.destroy():
                 self._loop.call_later(0.05, self.cgroup.destroy)
             self._on_destroyed(self)
-
-
-async def _finish_in_thread(
-    function: Callable[..., _T], *arguments: Any, on_cancel: Callable[[], None] = lambda: None
-) -> _T:
-    """Runs a function in a thread; not even cancellation leaves before the thread does.
-
-    What it works with (descriptors, folders) is closed and removed right after.
-    """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        on_cancel()
-        await asyncio.wait([work])
-        raise
 
 
 def _make_cgroup(parents: cgroup.CgroupParents) -> cgroup.Cgroup:

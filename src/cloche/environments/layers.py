@@ -13,7 +13,6 @@ one. No two layers share a file.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloche.environments.trees import digest_tree, stamp_tree
 from cloche.linux.locks import hold_lock, try_hold, try_lock, try_share
+from cloche.linux.threads import finish_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -138,6 +138,24 @@ class LayerStore:
         self._discard(key)
         return None
 
+    async def take(self, key: str) -> Layer | None:
+        """`find`, beside the event loop."""
+
+        def let_go(found: Layer | None) -> None:
+            if found is not None:
+                found.close()
+
+        return await finish_in_thread(self.find, key, let_go=let_go)
+
+    async def take_base(self, made_of: MadeOf) -> tuple[Layer, frozenset[str]] | None:
+        """`find_base`, beside the event loop."""
+
+        def let_go(found: tuple[Layer, frozenset[str]] | None) -> None:
+            if found is not None:
+                found[0].close()
+
+        return await finish_in_thread(self.find_base, made_of, let_go=let_go)
+
     def find_base(self, made_of: MadeOf) -> tuple[Layer, frozenset[str]] | None:
         """The layer that a new one has most packages in common with, and which; close it. Blocks.
 
@@ -203,12 +221,12 @@ class LayerStore:
         held = self._begin(partial)
         try:
             counts = await self._fill(partial, fill)
-            described = await asyncio.to_thread(
+            described = await finish_in_thread(
                 _describe, partial, counts, made_of or MadeOf(), base
             )
             return self._publish(key, partial, described)  # here and now: nothing may come between
         except BaseException:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, partial))
+            await finish_in_thread(shutil.rmtree, partial)
             raise
         finally:
             (self._folder / f"{partial.name}.lock").unlink()

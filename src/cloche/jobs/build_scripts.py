@@ -32,6 +32,7 @@ from cloche.jobs.steps import Site
 from cloche.jobs.verdict import judge
 from cloche.linux.gathering import TreeCopy, TreeRefusedError, copy_around, copy_folder
 from cloche.linux.scratch import scratch_folder
+from cloche.linux.threads import finish_in_thread
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.plan import Command
 from cloche.model.policy import MAX_TIMEOUT_MS
@@ -170,7 +171,7 @@ class BuildScripts:
         return await site.backend.create(plan)
 
     async def _find(self, key: str) -> bool:
-        self.layer = await asyncio.to_thread(self._layers.find, key)
+        self.layer = await self._layers.take(key)
         return self.layer is not None
 
     def _say(self, text: str, *, cached: bool = False) -> StepResult:
@@ -280,13 +281,9 @@ class BuildScripts:
             return counts
 
         async def fill(tree: int) -> TreeCopy:
-            copying = asyncio.ensure_future(asyncio.to_thread(copy, tree))
-            try:
-                return await asyncio.shield(copying)
-            except asyncio.CancelledError:
-                counts.stopped = True
-                await asyncio.wait([copying])  # what it writes into is removed right after
-                raise
+            return await finish_in_thread(
+                copy, tree, on_cancel=lambda: setattr(counts, "stopped", True)
+            )
 
         try:
             self.layer = await self._layers.add(key, fill)

@@ -28,6 +28,7 @@ from cloche.jobs.refusal import JobRefusedError
 from cloche.jobs.steps import STEP_ENVIRONMENT, Site
 from cloche.jobs.verdict import judge
 from cloche.linux.gathering import TreeCopy, TreeRefusedError
+from cloche.linux.threads import finish_in_thread
 from cloche.model.events import StateEvent, StepEvent
 from cloche.model.job import Reason, ReasonCode, Step, StepResult, StepStatus
 from cloche.model.outcome import Cause
@@ -145,7 +146,7 @@ class Installer:
         if result.status is StepStatus.PASSED:
             self.built_folders = tuple(builds.folders)
             if builds.layer is not None and not result.cached:
-                await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
+                await finish_in_thread(self._layers.prune, self._cache_limit_bytes)
         return result
 
     def _describe(self, installation: Installation, scope: str) -> tuple[str, MadeOf]:
@@ -173,7 +174,7 @@ class Installer:
         return key, MadeOf(_hash({**made_of, "files": files}), packages)
 
     async def _find(self, key: str) -> StepResult | None:
-        self.layer = await asyncio.to_thread(self._layers.find, key)
+        self.layer = await self._layers.take(key)
         if self.layer is None:
             return None
         log = self._site.log.open_step(NAME)
@@ -190,7 +191,7 @@ class Installer:
         self, key: str, made_of: MadeOf, installation: Installation, timeout_ms: int
     ) -> StepResult:
         started_at = time.monotonic()
-        base = await asyncio.to_thread(self._layers.find_base, made_of)
+        base = await self._layers.take_base(made_of)
         if base is None:
             return await self._make_from(None, key, made_of, installation, timeout_ms)
         with contextlib.closing(base[0]):
@@ -404,7 +405,7 @@ class Installer:
 
         try:
             self.layer = await self._layers.add(key, fill, made_of=made_of, base=base)
-            await asyncio.to_thread(self._layers.prune, self._cache_limit_bytes)
+            await finish_in_thread(self._layers.prune, self._cache_limit_bytes)
         except TreeRefusedError as error:
             raise JobRefusedError(
                 ReasonCode.DEPENDENCY_REFUSED, f"the installed dependencies are refused: {error}"
