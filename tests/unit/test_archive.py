@@ -3,6 +3,7 @@
 import gzip
 import io
 import stat
+import struct
 import subprocess
 import tarfile
 import time
@@ -149,6 +150,16 @@ def test_a_zip_that_lies_about_a_size_is_refused():
     for at in (22, data.index(b"PK\x01\x02") + 24):
         data[at : at + 4] = (10).to_bytes(4, "little")
     with pytest.raises(ArchiveError, match="damaged"):
+        read(bytes(data))
+
+
+def test_a_zip_whose_entry_is_shorter_than_it_says_is_refused():
+    data = bytearray(make_zip({"a": b"1234567890" * 100}))
+    at = data.index(b"PK\x01\x02") + 24  # the uncompressed size; the sum is that of the content
+    assert struct.unpack_from("<I", data, at) == (1000,)
+    assert contents(bytes(data))  # the control
+    struct.pack_into("<I", data, at, 1001)
+    with pytest.raises(ArchiveError, match="another size"):
         read(bytes(data))
 
 
