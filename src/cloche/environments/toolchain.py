@@ -7,9 +7,11 @@ pinned here by version and integrity, and fetched once, through the host's own n
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import platform
 import shutil
+import stat
 import tarfile
 import tempfile
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from cloche.linux.facts import Fact, Verdict
 from cloche.linux.libraries import find_libraries_of
 from cloche.linux.locks import hold_lock
 from cloche.model.package import Package
+from cloche.store.archive import read_archive
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -61,6 +64,9 @@ PNPM_STARTER = Path(__file__).parents[1] / "guest/pnpm.sh"
 _NPM_IN_BOX = "/usr/lib/node_modules/npm"
 _NPM_PROGRAMS = {"npm": "npm-cli.js", "npx": "npx-cli.js"}
 _NEW = ".new-"
+# Of a pinned package.
+_ENTRIES_LIMIT_COUNT = 20_000
+_CONTENT_LIMIT_BYTES = 256 * 1024 * 1024
 # POSIX's utilities that scripts of projects use, with those of GNU that they take for granted.
 _TOOLS = (
     "[ awk base64 basename bash cat chmod cmp comm cp cut date dd df diff dirname du echo egrep"
@@ -107,6 +113,7 @@ class Toolchain:
             "node": self.node.version,
             "pnpm": self.pnpm_version,
             "pnpm_integrity": self.pnpm_integrity,
+            "pnpm_starter_sha256": hashlib.sha256(PNPM_STARTER.read_bytes()).hexdigest(),
             "npm": NPM_PACKAGE.version,
             "npm_integrity": NPM_PACKAGE.integrity,
             "machine": platform.machine(),
@@ -210,9 +217,17 @@ def _unpack_folder(tarball: Path, target: Path) -> None:
         shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{_NEW}{target.name}-"))
     try:
-        with tarfile.open(tarball, "r:gz") as archive:
-            archive.extractall(new, filter="data")
         new.chmod(0o755)
+        for member in read_archive(
+            tarball.read_bytes(),
+            entries_count=_ENTRIES_LIMIT_COUNT,
+            content_bytes=_CONTENT_LIMIT_BYTES,
+        ):
+            if stat.S_ISREG(member.mode):
+                file = new / member.path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(member.content)
+                file.chmod(0o755 if member.mode & 0o111 else 0o644)
         (new / "package").rename(target)
     finally:
         shutil.rmtree(new)
