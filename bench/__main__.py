@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--json FILE]`: the table of figures, a line as each is known.
+"""`python -m bench [--quick] [--only ROWS] [--json FILE]`: the table of figures, as each is known.
 
 Exit code 0 when every row has a figure, targets met or not; the last lines name those missed.
 """
@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import platform
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from bench import (
@@ -67,9 +68,16 @@ def show(row: Row) -> None:
     )
 
 
-async def measure_all(scale: Scale) -> list[Row]:
+def name_of(measure: Callable[[Scale], AsyncIterator[Row]]) -> str:
+    """`jobs` for what `rows_jobs.py` measures."""
+    return measure.__module__.rpartition("rows_")[2]
+
+
+async def measure_all(scale: Scale, only: str | None) -> list[Row]:
     rows = []
     for measure in _MEASURES:
+        if only not in (None, name_of(measure)):
+            continue
         async for row in measure(scale):
             show(row)
             rows.append(row)
@@ -79,13 +87,15 @@ async def measure_all(scale: Scale) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rounds: its times mean nothing")
+    names = sorted(set(map(name_of, _MEASURES)))
+    parser.add_argument("--only", choices=names, help="the rows of one file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON object")
     options = parser.parse_args()
     machine = describe_machine()
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(_LINE.format(*_HEAD).rstrip())
     bare.use_pidfds()
-    rows = asyncio.run(measure_all(QUICK if options.quick else Scale()))
+    rows = asyncio.run(measure_all(QUICK if options.quick else Scale(), options.only))
     missed = [row.name for row in rows if row.met is False]
     print("\nmissed: " + "; ".join(missed) if missed else "\nevery target was met")
     if options.json is not None:

@@ -186,6 +186,7 @@ async def _measure(scale: Scale, folder: Path) -> AsyncIterator[Row]:
             target=Target("ratio", 1.1),
         )
     cold_ms = jobs.install_ms[:]
+    forget_all()
     await jobs.install()
     yield Row(
         "job, install step with one package more, all others at hand",
