@@ -38,7 +38,7 @@ EXPECTED_ROWS = {
     "deadline → nothing alive: Bun": 2,
     "abort → nothing alive": 3,
     "job, cold install through the mirror": 2,
-    "job, install with one package more": 1,
+    "job, install step with one package more": 1,
     "job, layer present": 3,
     "job, install step with a layer hit": 1,
 }

@@ -59,7 +59,7 @@ def test_a_step_finds_nothing_of_the_one_before_it(site):
 
 
 DAEMONS = r"""mkdir -p dist; echo v1 > dist/r.txt
-nohup sh -c 'while :; do echo v2 > dist/r.txt; echo late; sleep 0.05; done' &
+nohup sh -c 'while :; do echo v2 > r; mv r dist/r.txt; echo late; sleep 0.05; done' &
 setsid sh -c 'sleep 0.4; echo v3 > dist/r.txt' > /dev/null 2>&1 &
 exit 0
 """
